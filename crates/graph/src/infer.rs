@@ -1,0 +1,225 @@
+//! Shape and type rules: one row per op. A violated rule is an error that shows the shapes.
+
+use crate::graph::{Node, NodeId, WeightId, WeightSpec};
+use crate::op::{Attention, InputKind, KvShape, Op, QkvRopeStore, Rope};
+use crate::shape::{DType, Dim, Shape};
+
+/// Sources of a node under inference.
+struct Sources<'a> {
+    src: &'a [NodeId],
+    nodes: &'a [Node],
+}
+
+impl Sources<'_> {
+    fn shape(&self, i: usize) -> Shape {
+        self.nodes[self.src[i]].shape
+    }
+
+    fn expect(&self, i: usize, what: &str, dtype: DType) -> Result<Shape, String> {
+        let node = &self.nodes[self.src[i]];
+        if node.dtype == dtype {
+            return Ok(node.shape);
+        }
+        Err(format!("{what} is {} (`{}`), needs {}", node.dtype.name(), node.name, dtype.name()))
+    }
+
+    fn expect_input(&self, i: usize, kind: InputKind) -> Result<(), String> {
+        let node = &self.nodes[self.src[i]];
+        if node.op == Op::Input(kind) {
+            return Ok(());
+        }
+        Err(format!("source {i} is `{}`, needs the input {kind:?}", node.name))
+    }
+
+    fn expect_indices(&self, i: usize, what: &str, rows: Dim) -> Result<(), String> {
+        let shape = self.expect(i, what, DType::I32)?;
+        if shape == Shape::new(rows, 1) {
+            return Ok(());
+        }
+        Err(format!("{what} has shape {shape}, needs [{rows}, 1]"))
+    }
+}
+
+/// Shape and type of an op's output.
+pub fn infer(
+    op: &Op,
+    src: &[NodeId],
+    nodes: &[Node],
+    weights: &[WeightSpec],
+) -> Result<(Shape, DType), String> {
+    if src.len() != op.arity() {
+        return Err(format!("{} sources, needs {}", src.len(), op.arity()));
+    }
+    if let Some(&s) = src.iter().find(|&&s| s >= nodes.len()) {
+        return Err(format!("source {s} does not come before its consumer"));
+    }
+    let s = Sources { src, nodes };
+    let kv = |shape| Ok((shape, DType::Kv));
+    let f32 = |shape| Ok((shape, DType::F32));
+    match op {
+        Op::Input(_) => Err("inputs are made by the builder".into()),
+        Op::Embed { weight } => {
+            let ids = s.expect(0, "ids", DType::I32)?;
+            f32(Shape::new(ids.rows, weight_at(weights, *weight)?.cols))
+        }
+        Op::MatMul { weight, bias, act: _ } => {
+            let x = s.expect(0, "x", DType::F32)?;
+            f32(Shape::new(x.rows, matmul_cols(weights, *weight, *bias, x)?))
+        }
+        Op::AddBias { bias } => {
+            let x = s.expect(0, "x", DType::F32)?;
+            check_vector(weights, *bias, x.cols, "bias")?;
+            f32(x)
+        }
+        Op::RmsNorm { weight, eps } => {
+            let x = s.expect(0, "x", DType::F32)?;
+            if let Some(w) = weight {
+                check_vector(weights, *w, x.cols, "weight")?;
+            }
+            if !(eps.is_finite() && *eps >= 0.0) {
+                return Err(format!("eps is {eps}"));
+            }
+            f32(x)
+        }
+        Op::Silu => f32(s.expect(0, "x", DType::F32)?),
+        Op::Add | Op::Mul | Op::SwiGlu => {
+            let (a, b) = (s.expect(0, "a", DType::F32)?, s.expect(1, "b", DType::F32)?);
+            if a != b {
+                return Err(format!("shapes differ: {a} and {b}"));
+            }
+            f32(a)
+        }
+        Op::Rope(rope) => {
+            let x = s.expect(0, "x", DType::F32)?;
+            s.expect_indices(1, "positions", x.rows)?;
+            check_rope(weights, rope, x.cols)?;
+            f32(x)
+        }
+        Op::KvStore(shape) => {
+            check_kv(&s, shape)?;
+            kv(Shape::new(Dim::Fixed(0), 0))
+        }
+        Op::KvLoad(shape) => {
+            check_kv_source(&s.nodes[s.src[0]], shape)?;
+            kv(Shape::new(Dim::Fixed(0), 0))
+        }
+        Op::Attention(a) => f32(attention_shape(&s, a)?),
+        Op::GatherRows => {
+            let x = s.expect(0, "x", DType::F32)?;
+            let rows = s.expect(1, "rows", DType::I32)?;
+            if rows.cols != 1 {
+                return Err(format!("rows have shape {rows}, needs one column"));
+            }
+            f32(Shape::new(rows.rows, x.cols))
+        }
+        Op::QkvRopeStore(f) => f32(qkv_shape(&s, weights, f)?),
+    }
+}
+
+fn weight_at(weights: &[WeightSpec], id: WeightId) -> Result<&WeightSpec, String> {
+    weights.get(id.0).ok_or_else(|| format!("weight {} is not in the table", id.0))
+}
+
+fn check_vector(weights: &[WeightSpec], id: WeightId, len: usize, what: &str) -> Result<(), String> {
+    let w = weight_at(weights, id)?;
+    if w.rows == 1 && w.cols == len {
+        return Ok(());
+    }
+    Err(format!("{what} `{}` is [{}, {}], needs [{len}]", w.name, w.rows, w.cols))
+}
+
+fn matmul_cols(
+    weights: &[WeightSpec],
+    weight: WeightId,
+    bias: Option<WeightId>,
+    x: Shape,
+) -> Result<usize, String> {
+    let w = weight_at(weights, weight)?;
+    if w.cols != x.cols {
+        return Err(format!("weight `{}` is [{}, {}] and x is {x}", w.name, w.rows, w.cols));
+    }
+    if let Some(b) = bias {
+        check_vector(weights, b, w.rows, "bias")?;
+    }
+    Ok(w.rows)
+}
+
+fn check_rope(weights: &[WeightSpec], rope: &Rope, cols: usize) -> Result<(), String> {
+    let Rope { head_dim, n_rot, base, freq_scale, factors, style: _ } = *rope;
+    if head_dim == 0 || cols % head_dim != 0 {
+        return Err(format!("{cols} values are no whole number of heads of {head_dim}"));
+    }
+    if n_rot == 0 || n_rot % 2 != 0 || n_rot > head_dim {
+        return Err(format!("rope rotates {n_rot} of {head_dim} values"));
+    }
+    if !(base.is_finite() && base > 0.0 && freq_scale.is_finite() && freq_scale > 0.0) {
+        return Err(format!("rope base {base}, scale {freq_scale}"));
+    }
+    factors.map_or(Ok(()), |f| check_vector(weights, f, n_rot / 2, "rope factors"))
+}
+
+fn check_kv(s: &Sources<'_>, kv: &KvShape) -> Result<(), String> {
+    let (k, v) = (s.expect(0, "k", DType::F32)?, s.expect(1, "v", DType::F32)?);
+    if k.cols != kv.n_kv_head * kv.head_dim || v.cols != kv.n_kv_head * kv.v_dim || k.rows != v.rows {
+        return Err(format!("k is {k}, v is {v}, the cache holds {kv:?}"));
+    }
+    s.expect_indices(2, "kv rows", k.rows)
+}
+
+fn check_kv_source(node: &Node, kv: &KvShape) -> Result<(), String> {
+    let stored = match &node.op {
+        Op::KvStore(shape) => Some(shape),
+        Op::QkvRopeStore(f) => Some(&f.kv),
+        _ => None,
+    };
+    if stored == Some(kv) {
+        return Ok(());
+    }
+    Err(format!("`{}` does not store {kv:?}", node.name))
+}
+
+fn attention_shape(s: &Sources<'_>, a: &Attention) -> Result<Shape, String> {
+    let q = s.expect(0, "q", DType::F32)?;
+    if a.n_kv_head == 0 || a.n_head == 0 || a.n_head % a.n_kv_head != 0 {
+        return Err(format!("{} query heads over {} KV heads", a.n_head, a.n_kv_head));
+    }
+    if q.cols != a.n_head * a.head_dim {
+        return Err(format!("q is {q}, needs {} heads of {}", a.n_head, a.head_dim));
+    }
+    if a.window == Some(0) || !a.scale.is_finite() {
+        return Err(format!("window {:?}, scale {}", a.window, a.scale));
+    }
+    let load = &s.nodes[s.src[1]];
+    match &load.op {
+        Op::KvLoad(kv)
+            if *kv
+                == (KvShape {
+                    layer: a.layer,
+                    n_kv_head: a.n_kv_head,
+                    head_dim: a.head_dim,
+                    v_dim: a.v_dim,
+                }) => {}
+        _ => return Err(format!("`{}` does not load {a:?}", load.name)),
+    }
+    s.expect_input(2, InputKind::Extents)?;
+    let table = s.shape(3);
+    if !matches!(s.nodes[s.src[3]].op, Op::Input(InputKind::PageTable { .. })) || table.cols == 0 {
+        return Err(format!("source 3 is no page table ({table})"));
+    }
+    Ok(Shape::new(q.rows, a.n_head * a.v_dim))
+}
+
+fn qkv_shape(s: &Sources<'_>, weights: &[WeightSpec], f: &QkvRopeStore) -> Result<Shape, String> {
+    let x = s.expect(0, "x", DType::F32)?;
+    s.expect_indices(1, "positions", x.rows)?;
+    s.expect_indices(2, "kv rows", x.rows)?;
+    let q = matmul_cols(weights, f.wq, f.bq, x)?;
+    let k = matmul_cols(weights, f.wk, f.bk, x)?;
+    let v = matmul_cols(weights, f.wv, f.bv, x)?;
+    check_rope(weights, &f.rope, q)?;
+    check_rope(weights, &f.rope, k)?;
+    if k != f.kv.n_kv_head * f.kv.head_dim || v != f.kv.n_kv_head * f.kv.v_dim {
+        return Err(format!("k has {k} values, v {v}, the cache holds {:?}", f.kv));
+    }
+    Ok(Shape::new(x.rows, q))
+}
