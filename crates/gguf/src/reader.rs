@@ -20,6 +20,9 @@ const MAX_NAME_BYTES: usize = 65535;
 /// The most dimensions of a tensor.
 pub const MAX_DIMS: usize = 4;
 
+/// The key of the alignment.
+const ALIGNMENT_KEY: &str = "general.alignment";
+
 /// The fewest bytes of a metadata entry: length and one byte of key, type, one byte of value.
 const MIN_METADATA_BYTES: u64 = 8 + 1 + 4 + 1;
 
@@ -99,12 +102,8 @@ impl Gguf {
         let alignment = read_alignment(&metadata, cursor.offset())?;
         cursor.expect("tensor table", tensor_count, MIN_TENSOR_BYTES)?;
         let entries = read_entries(&mut cursor, tensor_count)?;
-        let data_offset =
-            cursor.offset().checked_next_multiple_of(alignment).ok_or_else(|| GgufError::Metadata {
-                key: ALIGNMENT_KEY.to_owned(),
-                offset: cursor.offset(),
-                problem: format!("alignment {alignment} is too large"),
-            })?;
+        // No overflow: a header is at most `MAX_HEADER_BYTES`, an alignment fits 32 bits.
+        let data_offset = cursor.offset().next_multiple_of(alignment);
         let tensors = place(entries, data_offset, alignment, file_len)?;
         let index = tensors.iter().enumerate().map(|(at, t)| (t.name.clone(), at)).collect();
         Ok(Gguf { version, metadata, tensors, alignment, data_offset, file_len, index })
@@ -120,9 +119,6 @@ impl Gguf {
         self.metadata.require_str("general.architecture")
     }
 }
-
-/// The key of the alignment.
-const ALIGNMENT_KEY: &str = "general.alignment";
 
 /// Checks the magic bytes and the version.
 fn read_version(cursor: &mut Cursor<impl Read>) -> Result<u32, GgufError> {
@@ -287,9 +283,9 @@ fn read_numbers<T, const N: usize>(
     Ok(numbers.iter().map(|&number| convert(number)).collect())
 }
 
-/// The alignment that the metadata ask for.
+/// The alignment that the metadata ask for; the format makes it a 32-bit number.
 pub(crate) fn read_alignment(metadata: &Metadata, offset: u64) -> Result<u64, GgufError> {
-    let alignment = metadata.u64(ALIGNMENT_KEY)?.unwrap_or(DEFAULT_ALIGNMENT);
+    let alignment = metadata.u32(ALIGNMENT_KEY)?.map_or(DEFAULT_ALIGNMENT, u64::from);
     if !alignment.is_power_of_two() {
         let problem = format!("alignment {alignment} is not a power of two");
         return Err(GgufError::Metadata { key: ALIGNMENT_KEY.to_owned(), offset, problem });

@@ -81,7 +81,7 @@ impl Writer {
             if let Some(problem) = name_problem(key) {
                 return Err(bad(problem));
             }
-            // Arrays need no copy: only the alignment is looked at, and that is a number.
+            // Arrays need no copy: only the alignment is looked at, and that is no array.
             let value = if matches!(value, Value::Array(_)) { Value::Bool(false) } else { value.clone() };
             if !metadata.insert(key.clone(), value) {
                 return Err(bad("duplicate key".to_owned()));
