@@ -39,14 +39,13 @@ impl GraphBuilder {
 
     /// Adds a node. Its name gets a numeric suffix if taken.
     pub fn push(&mut self, name: &str, op: Op, src: &[NodeId]) -> Result<NodeId, GraphError> {
-        let (shape, dtype) = infer(&op, src, &self.nodes, &self.weights)
-            .map_err(|reason| self.invalid(name, &op, reason))?;
+        let (shape, dtype) =
+            infer(&op, src, &self.nodes, &self.weights).map_err(|reason| self.invalid(name, &op, reason))?;
         Ok(self.insert(name, op, src, shape, dtype))
     }
 
     fn invalid(&self, name: &str, op: &Op, reason: String) -> GraphError {
-        let node =
-            crate::error::NodeRef { id: self.nodes.len(), name: name.to_string(), op: op.name() };
+        let node = crate::error::NodeRef { id: self.nodes.len(), name: name.to_string(), op: op.name() };
         GraphError::Invalid { node, reason }
     }
 

@@ -140,3 +140,15 @@ pub enum BackendError {
     #[error("{0}")]
     Device(String),
 }
+
+impl BackendError {
+    /// The error of a device outside a node.
+    pub fn on(self, backend: BackendTag) -> GraphError {
+        GraphError::Backend { backend, source: self }
+    }
+
+    /// The error of a device while it ran a node.
+    pub fn at(self, node: NodeRef, backend: BackendTag) -> GraphError {
+        GraphError::Execute { node, backend, source: self }
+    }
+}

@@ -146,7 +146,7 @@ fn matmul_cols(
 
 fn check_rope(weights: &[WeightSpec], rope: &Rope, cols: usize) -> Result<(), String> {
     let Rope { head_dim, n_rot, base, freq_scale, factors, style: _ } = *rope;
-    if head_dim == 0 || cols % head_dim != 0 {
+    if head_dim == 0 || !cols.is_multiple_of(head_dim) {
         return Err(format!("{cols} values are no whole number of heads of {head_dim}"));
     }
     if n_rot == 0 || n_rot % 2 != 0 || n_rot > head_dim {
@@ -180,7 +180,7 @@ fn check_kv_source(node: &Node, kv: &KvShape) -> Result<(), String> {
 
 fn attention_shape(s: &Sources<'_>, a: &Attention) -> Result<Shape, String> {
     let q = s.expect(0, "q", DType::F32)?;
-    if a.n_kv_head == 0 || a.n_head == 0 || a.n_head % a.n_kv_head != 0 {
+    if a.n_kv_head == 0 || a.n_head == 0 || !a.n_head.is_multiple_of(a.n_kv_head) {
         return Err(format!("{} query heads over {} KV heads", a.n_head, a.n_kv_head));
     }
     if q.cols != a.n_head * a.head_dim {

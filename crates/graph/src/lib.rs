@@ -4,21 +4,47 @@
 //! The stages are separate and ordered: [`GraphBuilder`] → assign → fuse → allocate → split → execute.
 #![forbid(unsafe_code)]
 
+mod alloc;
+mod assign;
 pub mod backend;
 mod builder;
+mod chaos;
+mod decompose;
+mod dump;
 mod error;
+mod fuse;
 mod graph;
 mod infer;
+mod kv;
+mod lifetime;
+mod memory;
 mod op;
+mod plan;
+mod scheduler;
 mod shape;
+mod split;
+mod verify;
 
+pub use alloc::GraphAllocator;
+pub use assign::{PlacementHint, assign};
 pub use backend::{
     Backend, BackendKind, BackendTag, Backends, BufferId, BufferRules, BufferSlice, Capture, KvPair, KvType,
     MemoryInfo, NodeCall, PAGE, ReplayKey, Unsupported,
 };
 pub use builder::GraphBuilder;
+pub use chaos::{Chaos, ChaosHandle, ChaosStats, PendingRead};
+pub use decompose::{Decomposition, PlainOp, PlainSource, decompose, expand};
+pub use dump::{dot_plan, dump_plan, json_plan, trace_plan};
 pub use error::{BackendError, GraphError, NodeRef};
+pub use fuse::{Fusion, FusionRefusal, FusionReport, FusionSwitches, fuse};
 pub use graph::{Graph, Node, NodeId, WeightId, WeightSpec};
 pub use infer::infer;
+pub use kv::{KvRegion, KvStorage};
+pub use lifetime::{Lifetime, Lifetimes, lifetimes};
+pub use memory::{Arena, Location, MemoryPlan, Placement, Staging, plan_memory};
 pub use op::{ActPrecision, Attention, InputKind, KvShape, Op, QkvRopeStore, Rope, RopeStyle};
+pub use plan::{Plan, PlanOptions, plan};
+pub use scheduler::{BackendScheduler, CaptureSink, Counters, SchedulerOptions, Step, TraceSink};
 pub use shape::{DType, Dim, Shape, StepDims};
+pub use split::{Split, split_graph};
+pub use verify::{topo_order, verify, verify_assigned};

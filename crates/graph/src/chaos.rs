@@ -1,0 +1,339 @@
+//! A device for tests that punishes every early read.
+//!
+//! [`Chaos`] wraps a backend under a tag of its own. `execute_node` only queues; the work runs at
+//! `synchronize`. Until then host access to bytes that queued work writes is an error (or yields NaN,
+//! as an unsynchronised device would yield garbage). New buffers hold NaN, and so does every output
+//! before its node runs.
+
+use crate::backend::{
+    Backend, BackendTag, BufferId, BufferRules, BufferSlice, Capture, KvPair, MemoryInfo, NodeCall,
+    ReplayKey, Unsupported,
+};
+use crate::error::BackendError;
+use crate::graph::{Graph, Node, NodeId, WeightSpec};
+use crate::op::Op;
+use crate::shape::StepDims;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a [`Chaos`] device has seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChaosStats {
+    /// Nodes queued.
+    pub queued: u64,
+    /// Times queued work was handed to the inner backend.
+    pub submits: u64,
+    /// Calls of `synchronize`.
+    pub syncs: u64,
+    /// Host reads.
+    pub reads: u64,
+    /// Host writes.
+    pub writes: u64,
+    /// Accesses to pending bytes that were refused or answered with NaN.
+    pub violations: u64,
+    /// Keys offered for replay.
+    pub replay_keys: Vec<ReplayKey>,
+}
+
+/// What a host read of pending bytes does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PendingRead {
+    /// Fails with [`BackendError::Pending`].
+    Error,
+    /// Succeeds with NaN.
+    Poison,
+}
+
+/// A view of a device's statistics that outlives its move into [`crate::Backends`].
+#[derive(Clone, Debug, Default)]
+pub struct ChaosHandle(Arc<Mutex<ChaosStats>>);
+
+impl ChaosHandle {
+    /// The statistics so far.
+    pub fn stats(&self) -> ChaosStats {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ChaosStats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Work in order.
+enum Command {
+    Execute(Queued),
+    Write(BufferSlice, Vec<u8>),
+    CopyPages(KvPair, Vec<(usize, usize)>),
+    Capture(NodeId, BufferSlice),
+    Free(BufferId),
+}
+
+/// A node call that owns what it needs.
+struct Queued {
+    graph: Arc<Graph>,
+    node: NodeId,
+    inputs: Vec<BufferSlice>,
+    output: BufferSlice,
+    kv: Option<KvPair>,
+    dims: StepDims,
+}
+
+type Mask = Box<dyn Fn(&Op) -> bool + Send>;
+
+/// See the module's documentation.
+pub struct Chaos<B: Backend> {
+    inner: B,
+    tag: BackendTag,
+    mask: Mask,
+    pending_read: PendingRead,
+    rules: Option<BufferRules>,
+    queue: Vec<Command>,
+    graph: Option<Arc<Graph>>,
+    handle: ChaosHandle,
+}
+
+impl<B: Backend> Chaos<B> {
+    /// Wraps a backend.
+    pub fn new(inner: B, tag: BackendTag) -> Self {
+        Chaos {
+            inner,
+            tag,
+            mask: Box::new(|_| true),
+            pending_read: PendingRead::Error,
+            rules: None,
+            queue: Vec::new(),
+            graph: None,
+            handle: ChaosHandle::default(),
+        }
+    }
+
+    /// Refuses ops for which `mask` is false.
+    pub fn with_mask(mut self, mask: impl Fn(&Op) -> bool + Send + 'static) -> Self {
+        self.mask = Box::new(mask);
+        self
+    }
+
+    /// What a host read of pending bytes does.
+    pub fn with_pending_read(mut self, pending_read: PendingRead) -> Self {
+        self.pending_read = pending_read;
+        self
+    }
+
+    /// Claims other buffer rules than the inner backend's; they must be at least as strict.
+    pub fn with_rules(mut self, rules: BufferRules) -> Self {
+        self.rules = Some(rules);
+        self
+    }
+
+    /// Statistics, also after the device was moved away.
+    pub fn handle(&self) -> ChaosHandle {
+        self.handle.clone()
+    }
+
+    /// The queue's copy of a graph, made once per plan.
+    fn shared(&mut self, graph: &Graph) -> Arc<Graph> {
+        match &self.graph {
+            Some(kept) if kept.uid == graph.uid && **kept == *graph => Arc::clone(kept),
+            _ => {
+                let kept = Arc::new(graph.clone());
+                self.graph = Some(Arc::clone(&kept));
+                kept
+            }
+        }
+    }
+
+    fn poison(&mut self, slice: BufferSlice) -> Result<(), BackendError> {
+        self.inner.write_host(slice, &nan_bytes(slice.len))
+    }
+
+    fn flush(&mut self) -> Result<(), BackendError> {
+        if self.queue.is_empty() {
+            return Ok(());
+        }
+        self.handle.lock().submits += 1;
+        // An error drops the rest of the queue: a device does not go on behind a fault.
+        for command in std::mem::take(&mut self.queue) {
+            match command {
+                Command::Execute(call) => self.run(&call)?,
+                Command::Write(slice, bytes) => self.inner.write_host(slice, &bytes)?,
+                Command::CopyPages(kv, pages) => self.inner.copy_pages(kv, &pages)?,
+                Command::Capture(node, slice) => self.inner.capture(node, slice)?,
+                Command::Free(buffer) => self.inner.free_buffer(buffer),
+            }
+        }
+        self.inner.synchronize()
+    }
+
+    fn run(&mut self, call: &Queued) -> Result<(), BackendError> {
+        let in_place = call.inputs.iter().any(|i| overlap(*i, call.output));
+        if !in_place && call.output.len > 0 {
+            self.poison(call.output)?;
+        }
+        let node = call.graph.node(call.node);
+        let (graph, inputs) = (call.graph.as_ref(), call.inputs.as_slice());
+        let (output, kv, dims) = (call.output, call.kv, call.dims);
+        self.inner.execute_node(&NodeCall { graph, node, inputs, output, kv, dims })
+    }
+
+    fn new_buffer(&mut self, buffer: BufferId, bytes: usize) -> Result<BufferId, BackendError> {
+        self.poison(BufferSlice { buffer, offset: 0, len: bytes })?;
+        Ok(buffer)
+    }
+}
+
+fn nan_bytes(len: usize) -> Vec<u8> {
+    f32::NAN.to_ne_bytes().into_iter().cycle().take(len).collect()
+}
+
+fn overlap(a: BufferSlice, b: BufferSlice) -> bool {
+    a.buffer == b.buffer && a.offset < b.offset + b.len && b.offset < a.offset + a.len
+}
+
+impl Command {
+    /// Whether running it changes any of these bytes.
+    fn writes(&self, slice: BufferSlice) -> bool {
+        match self {
+            Command::Execute(call) => {
+                let stores = call.graph.node(call.node).op.writes_kv();
+                let kv = call.kv.filter(|_| stores);
+                overlap(call.output, slice)
+                    || kv.is_some_and(|kv| overlap(kv.k, slice) || overlap(kv.v, slice))
+            }
+            Command::Write(to, _) => overlap(*to, slice),
+            Command::CopyPages(kv, _) => overlap(kv.k, slice) || overlap(kv.v, slice),
+            Command::Capture(..) | Command::Free(_) => false,
+        }
+    }
+
+    /// Whether running it looks at any of these bytes.
+    fn reads(&self, slice: BufferSlice) -> bool {
+        match self {
+            Command::Execute(call) => {
+                call.inputs.iter().any(|&i| overlap(i, slice))
+                    || call.kv.is_some_and(|kv| overlap(kv.k, slice) || overlap(kv.v, slice))
+            }
+            Command::CopyPages(kv, _) => overlap(kv.k, slice) || overlap(kv.v, slice),
+            Command::Capture(_, from) => overlap(*from, slice),
+            Command::Write(..) | Command::Free(_) => false,
+        }
+    }
+}
+
+impl<B: Backend> Backend for Chaos<B> {
+    fn tag(&self) -> BackendTag {
+        self.tag
+    }
+
+    fn name(&self) -> String {
+        format!("chaos over {}", self.inner.name())
+    }
+
+    fn supports(&self, graph: &Graph, node: &Node) -> Result<(), Unsupported> {
+        match (self.mask)(&node.op) {
+            true => self.inner.supports(graph, node),
+            false => Err(Unsupported(format!("{} is masked", node.op.name()))),
+        }
+    }
+
+    fn buffer_rules(&self) -> BufferRules {
+        self.rules.unwrap_or_else(|| self.inner.buffer_rules())
+    }
+
+    fn memory(&self) -> MemoryInfo {
+        self.inner.memory()
+    }
+
+    fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
+        let buffer = self.inner.alloc_buffer(bytes)?;
+        self.new_buffer(buffer, bytes)
+    }
+
+    fn alloc_fresh(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
+        let buffer = self.inner.alloc_fresh(bytes)?;
+        self.new_buffer(buffer, bytes)
+    }
+
+    fn free_buffer(&mut self, buffer: BufferId) {
+        let all = BufferSlice { buffer, offset: 0, len: usize::MAX };
+        match self.queue.iter().any(|c| c.reads(all) || c.writes(all)) {
+            true => self.queue.push(Command::Free(buffer)),
+            false => self.inner.free_buffer(buffer),
+        }
+    }
+
+    fn load_weight(&mut self, spec: &WeightSpec, data: &[u8]) -> Result<(), BackendError> {
+        self.inner.load_weight(spec, data)
+    }
+
+    fn copy_pages(&mut self, kv: KvPair, pages: &[(usize, usize)]) -> Result<(), BackendError> {
+        self.queue.push(Command::CopyPages(kv, pages.to_vec()));
+        Ok(())
+    }
+
+    fn write_host(&mut self, dst: BufferSlice, data: &[u8]) -> Result<(), BackendError> {
+        self.handle.lock().writes += 1;
+        if self.queue.iter().any(|c| c.writes(dst)) {
+            self.handle.lock().violations += 1;
+            return Err(BackendError::Pending(format!("host write to {dst:?}")));
+        }
+        if self.queue.iter().any(|c| c.reads(dst)) {
+            self.queue.push(Command::Write(dst, data.to_vec()));
+            return Ok(());
+        }
+        self.inner.write_host(dst, data)
+    }
+
+    fn read_host(&mut self, src: BufferSlice, out: &mut [u8]) -> Result<(), BackendError> {
+        self.handle.lock().reads += 1;
+        if !self.queue.iter().any(|c| c.writes(src)) {
+            return self.inner.read_host(src, out);
+        }
+        self.handle.lock().violations += 1;
+        match self.pending_read {
+            PendingRead::Error => Err(BackendError::Pending(format!("host read of {src:?}"))),
+            PendingRead::Poison => {
+                out.copy_from_slice(&nan_bytes(out.len()));
+                Ok(())
+            }
+        }
+    }
+
+    fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
+        if !(self.mask)(&call.node.op) {
+            return Err(BackendError::Unsupported(format!("{} is masked", call.node.op.name())));
+        }
+        let graph = self.shared(call.graph);
+        self.handle.lock().queued += 1;
+        self.queue.push(Command::Execute(Queued {
+            graph,
+            node: call.node.id,
+            inputs: call.inputs.to_vec(),
+            output: call.output,
+            kv: call.kv,
+            dims: call.dims,
+        }));
+        Ok(())
+    }
+
+    fn replay(&mut self, key: &ReplayKey) -> Result<bool, BackendError> {
+        self.handle.lock().replay_keys.push(*key);
+        Ok(false)
+    }
+
+    fn capture(&mut self, node: NodeId, src: BufferSlice) -> Result<(), BackendError> {
+        self.queue.push(Command::Capture(node, src));
+        Ok(())
+    }
+
+    fn drain_captures(&mut self) -> Result<Vec<Capture>, BackendError> {
+        if self.queue.iter().any(|c| matches!(c, Command::Capture(..))) {
+            self.handle.lock().violations += 1;
+            return Err(BackendError::Pending("captures".into()));
+        }
+        self.inner.drain_captures()
+    }
+
+    fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.handle.lock().syncs += 1;
+        self.flush()
+    }
+}

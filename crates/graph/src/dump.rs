@@ -1,0 +1,169 @@
+//! A plan as text, JSON and DOT. The text is stable: it shows no uid, address or time.
+
+use crate::graph::Node;
+use crate::memory::{Location, Placement};
+use crate::plan::Plan;
+use crate::split::Split;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// One line per split, then node counts per op and backend (`MINFER_GRAPH_TRACE`).
+pub fn trace_plan(plan: &Plan) -> String {
+    let mut text = String::new();
+    for (i, split) in plan.splits.iter().enumerate() {
+        let _ = writeln!(text, "[graph] {}", split_line(i, split));
+    }
+    let mut counts: BTreeMap<(&str, String), usize> = BTreeMap::new();
+    for node in running(plan) {
+        let backend = node.backend.map_or_else(|| "-".into(), |t| t.to_string());
+        *counts.entry((node.op.name(), backend)).or_default() += 1;
+    }
+    for ((op, backend), n) in counts {
+        let _ = writeln!(text, "[graph] {op:<14} {backend:<8} {n}");
+    }
+    text
+}
+
+/// Nodes that have a place in memory.
+fn running(plan: &Plan) -> impl Iterator<Item = &Node> {
+    plan.graph.nodes.iter().filter(|n| plan.memory.nodes[n.id].is_some())
+}
+
+fn split_line(i: usize, split: &Split) -> String {
+    let Split { backend, start, end, inputs, outputs } = split;
+    format!("split {i}: {backend} nodes {start}..{end} inputs {inputs:?} outputs {outputs:?}")
+}
+
+fn place_text(place: Option<Placement>) -> String {
+    let Some(p) = place else { return "dead".into() };
+    let life = format!("{}..={}", p.lifetime.start, p.lifetime.end);
+    match p.location {
+        Location::Kv { layer } => format!("kv layer {layer}"),
+        Location::Arena { slot, offset, bytes } => {
+            let alias = p.alias_of.map_or_else(String::new, |a| format!(" over {a}"));
+            format!("slot {slot} +{offset} {bytes} B live {life}{alias}")
+        }
+    }
+}
+
+/// The whole plan as text.
+pub fn dump_plan(plan: &Plan) -> String {
+    let mut text = String::new();
+    for node in &plan.graph.nodes {
+        let backend = node.backend.map_or_else(|| "-".into(), |t| t.to_string());
+        let _ = writeln!(
+            text,
+            "{:>4} {:<24} {:<14} {:<16} {} {:<7} {:?} {}",
+            node.id,
+            node.name,
+            node.op.name(),
+            node.shape.to_string(),
+            node.dtype.name(),
+            backend,
+            node.src,
+            place_text(plan.memory.nodes[node.id])
+        );
+    }
+    let _ = writeln!(text, "outputs {:?}", plan.graph.outputs);
+    for (i, split) in plan.splits.iter().enumerate() {
+        let _ = writeln!(text, "{}", split_line(i, split));
+    }
+    let _ = writeln!(text, "{}", plan.memory);
+    let _ = write!(text, "{}", plan.fusions);
+    text
+}
+
+/// The whole plan as JSON.
+pub fn json_plan(plan: &Plan) -> Value {
+    let nodes: Vec<Value> = plan.graph.nodes.iter().map(|n| json_node(plan, n)).collect();
+    let splits: Vec<Value> = plan.splits.iter().map(json_split).collect();
+    let arenas: Vec<Value> = plan
+        .memory
+        .arenas
+        .iter()
+        .map(|a| {
+            json!({ "backend": a.backend.to_string(), "slots": a.slots, "bytes": a.bytes(),
+                    "live_peak": a.live_peak, "unshared": a.unshared })
+        })
+        .collect();
+    let staging: Vec<Value> = plan
+        .memory
+        .staging
+        .iter()
+        .map(|s| json!({ "node": s.node, "backend": s.backend.to_string(), "bytes": s.bytes }))
+        .collect();
+    let capacity = plan.capacity;
+    json!({
+        "capacity": { "tokens": capacity.tokens, "outputs": capacity.outputs, "seqs": capacity.seqs },
+        "nodes": nodes,
+        "outputs": plan.graph.outputs,
+        "splits": splits,
+        "memory": { "total": plan.memory.total(), "arenas": arenas, "staging": staging },
+        "fusions": json_fusions(plan),
+    })
+}
+
+fn json_node(plan: &Plan, node: &Node) -> Value {
+    let weights: Vec<&str> = node.op.weights().map(|w| plan.graph.weight(w).name.as_str()).collect();
+    json!({
+        "id": node.id,
+        "name": node.name,
+        "op": node.op.name(),
+        "shape": node.shape.to_string(),
+        "dtype": node.dtype.name(),
+        "backend": node.backend.map(|t| t.to_string()),
+        "src": node.src,
+        "weights": weights,
+        "memory": plan.memory.nodes[node.id].map(json_place),
+    })
+}
+
+fn json_place(p: Placement) -> Value {
+    match p.location {
+        Location::Kv { layer } => json!({ "kv_layer": layer }),
+        Location::Arena { slot, offset, bytes } => json!({
+            "slot": slot, "offset": offset, "bytes": bytes,
+            "from": p.lifetime.start, "to": p.lifetime.end, "alias_of": p.alias_of,
+        }),
+    }
+}
+
+fn json_split(split: &Split) -> Value {
+    json!({ "backend": split.backend.to_string(), "start": split.start, "end": split.end,
+            "inputs": split.inputs, "outputs": split.outputs })
+}
+
+fn json_fusions(plan: &Plan) -> Value {
+    let applied: Vec<Value> =
+        plan.fusions.applied.iter().map(|(f, id)| json!({ "fusion": f.name(), "node": id })).collect();
+    let refused: Vec<Value> = plan
+        .fusions
+        .refused
+        .iter()
+        .map(|(f, id, why)| json!({ "fusion": f.name(), "node": id, "reason": why.to_string() }))
+        .collect();
+    json!({ "applied": applied, "refused": refused })
+}
+
+/// The running nodes as a DOT graph, one cluster per split.
+pub fn dot_plan(plan: &Plan) -> String {
+    let mut text = String::from("digraph plan {\n  node [shape=box, fontname=\"monospace\"];\n");
+    for (i, split) in plan.splits.iter().enumerate() {
+        let _ = writeln!(text, "  subgraph cluster_{i} {{\n    label=\"split {i}: {}\";", split.backend);
+        for node in running(plan).filter(|n| (split.start..split.end).contains(&n.id)) {
+            let name = node.name.replace('\\', "\\\\").replace('"', "\\\"");
+            let shape = if node.is_input() { "ellipse" } else { "box" };
+            let label = format!("{} {name}\\n{} {}", node.id, node.op.name(), node.shape);
+            let _ = writeln!(text, "    n{} [shape={shape}, label=\"{label}\"];", node.id);
+        }
+        text.push_str("  }\n");
+    }
+    for node in running(plan) {
+        for &s in &node.src {
+            let _ = writeln!(text, "  n{s} -> n{};", node.id);
+        }
+    }
+    text.push_str("}\n");
+    text
+}

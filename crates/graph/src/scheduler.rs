@@ -1,0 +1,360 @@
+//! The scheduler: runs a plan split by split so that no value is read before it was written.
+//!
+//! Per split: synchronise the previous backend and drain its captures, copy across what the split
+//! reads from elsewhere, run (or replay) its nodes in order. At the end the last backend is
+//! synchronised, so that after `Ok` every output is final and readable.
+
+use crate::alloc::GraphAllocator;
+use crate::backend::{BackendTag, Backends, BufferSlice, Capture, NodeCall, ReplayKey};
+use crate::dump::trace_plan;
+use crate::error::{BackendError, GraphError};
+use crate::graph::{Graph, Node, NodeId};
+use crate::memory::node_bytes;
+use crate::plan::Plan;
+use crate::shape::{DType, StepDims};
+use crate::split::{Split, split_graph};
+use crate::verify::topo_order;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Receives the values of executed nodes and filled inputs, in node order.
+pub type CaptureSink<'a> = dyn FnMut(&Node, StepDims, &[u8]) + 'a;
+
+/// Receives the text of a plan.
+pub type TraceSink = dyn FnMut(&str) + Send;
+
+/// How a scheduler reports.
+#[derive(Default)]
+pub struct SchedulerOptions {
+    /// Called with the text of each plan that has not run before (`MINFER_GRAPH_TRACE`).
+    pub graph_trace: Option<Box<TraceSink>>,
+}
+
+/// What was done since the scheduler was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Steps begun.
+    pub executes: u64,
+    /// Splits begun.
+    pub splits: u64,
+    /// Times a backend was synchronised.
+    pub syncs: u64,
+    /// Values copied across backends.
+    pub copies: u64,
+    /// Bytes of these.
+    pub copied_bytes: u64,
+    /// Nodes executed one by one.
+    pub nodes: u64,
+    /// Splits replayed from a recording.
+    pub replays: u64,
+}
+
+/// One step of a plan. Inputs have been filled.
+pub struct Step<'a> {
+    /// Sizes, up to the plan's capacity.
+    pub dims: StepDims,
+    /// Largest KV extent of the batch in pages.
+    pub kv_pages: usize,
+    /// Takes the value of every node; turns replay off. KV nodes have no value.
+    pub capture: Option<&'a mut CaptureSink<'a>>,
+    /// Looked at before every node; once true, the step ends with [`BackendError::Cancelled`].
+    pub cancel: Option<&'a AtomicBool>,
+    /// Whether backends may record and replay splits.
+    pub replay: bool,
+}
+
+impl Step<'_> {
+    /// A step of these sizes, without captures or replay.
+    pub fn new(dims: StepDims) -> Self {
+        Step { dims, kv_pages: 0, capture: None, cancel: None, replay: false }
+    }
+}
+
+/// Runs plans. It keeps no state of a step, so that a failed one leaves nothing behind.
+#[derive(Default)]
+pub struct BackendScheduler {
+    /// What was done.
+    pub counters: Counters,
+    options: SchedulerOptions,
+    traced: HashSet<u64>,
+}
+
+impl BackendScheduler {
+    /// A scheduler.
+    pub fn new(options: SchedulerOptions) -> Self {
+        BackendScheduler { counters: Counters::default(), options, traced: HashSet::new() }
+    }
+
+    /// The splits of an assigned graph.
+    pub fn split_graph(graph: &Graph) -> Vec<Split> {
+        split_graph(graph)
+    }
+
+    /// Runs a step. After `Ok` every backend is synchronised and outputs can be read.
+    ///
+    /// # Errors
+    /// [`GraphError::Capacity`] for a step larger than the plan or an input filled for another size;
+    /// otherwise the first error of a backend, unchanged: no later node runs, and none is tried
+    /// elsewhere. The next call starts clean.
+    pub fn execute(
+        &mut self,
+        plan: &Plan,
+        alloc: &mut GraphAllocator,
+        backends: &mut Backends,
+        step: Step<'_>,
+    ) -> Result<(), GraphError> {
+        debug_assert!(topo_order(&plan.graph).is_ok(), "the graph has a cycle");
+        alloc.check_plan(plan)?;
+        check_step(plan, alloc, step.dims)?;
+        self.trace(plan);
+        self.counters.executes += 1;
+        alloc.begin_run();
+        let dims = step.dims;
+        let mut run = Run {
+            plan,
+            alloc,
+            backends,
+            step,
+            counters: &mut self.counters,
+            dirty: Vec::new(),
+            inputs: Vec::new(),
+            captures: Vec::new(),
+        };
+        let result = run.all();
+        if result.is_err() {
+            run.abandon();
+        } else {
+            alloc.finish_run(dims);
+        }
+        result
+    }
+
+    fn trace(&mut self, plan: &Plan) {
+        if let Some(sink) = &mut self.options.graph_trace
+            && self.traced.insert(plan.graph.uid)
+        {
+            sink(&trace_plan(plan));
+        }
+    }
+}
+
+/// Refuses steps beyond capacity, and inputs that were not filled for this step's sizes. A pinned
+/// input may have been placed on its device by other means.
+fn check_step(plan: &Plan, alloc: &GraphAllocator, dims: StepDims) -> Result<(), GraphError> {
+    let most = plan.capacity;
+    if dims.tokens > most.tokens || dims.outputs > most.outputs || dims.seqs > most.seqs {
+        return Err(GraphError::Capacity(format!("{dims:?} exceeds {most:?}")));
+    }
+    for node in plan.graph.nodes.iter().filter(|n| n.is_input()) {
+        let needed = node_bytes(node, dims);
+        let filled = alloc.filled(node.id).map(<[u8]>::len);
+        let placed = node.pinned && filled.is_none();
+        if alloc.node_buffer(node.id).is_none() || placed || filled.unwrap_or(0) == needed {
+            continue;
+        }
+        let (node, filled) = (node.reference(), filled.unwrap_or(0));
+        return Err(GraphError::Capacity(format!("{node} holds {filled} bytes, the step reads {needed}")));
+    }
+    Ok(())
+}
+
+/// A step in progress.
+struct Run<'r, 's> {
+    plan: &'r Plan,
+    alloc: &'r mut GraphAllocator,
+    backends: &'r mut Backends,
+    step: Step<'s>,
+    counters: &'r mut Counters,
+    /// Backends with work that nobody has waited for.
+    dirty: Vec<BackendTag>,
+    /// Scratch: the buffers of a node's sources.
+    inputs: Vec<BufferSlice>,
+    /// Captures of inputs since the last drain.
+    captures: Vec<Capture>,
+}
+
+impl Run<'_, '_> {
+    fn all(&mut self) -> Result<(), GraphError> {
+        let plan = self.plan;
+        let mut previous = None;
+        for split in &plan.splits {
+            if let Some(tag) = previous.filter(|&p| p != split.backend) {
+                self.sync(tag)?;
+                self.drain(tag)?;
+            }
+            self.counters.splits += 1;
+            self.copy_inputs(split)?;
+            if !self.replay(split)? {
+                self.run_nodes(split)?;
+            }
+            previous = Some(split.backend);
+        }
+        match previous {
+            Some(tag) => {
+                self.sync(tag)?;
+                self.drain(tag)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for a backend, if it has work that nobody waited for.
+    fn sync(&mut self, tag: BackendTag) -> Result<(), GraphError> {
+        let Some(at) = self.dirty.iter().position(|&t| t == tag) else { return Ok(()) };
+        self.backends.get_mut(tag)?.synchronize().map_err(|e| e.on(tag))?;
+        self.dirty.swap_remove(at);
+        self.counters.syncs += 1;
+        Ok(())
+    }
+
+    fn mark_dirty(&mut self, tag: BackendTag) {
+        if !self.dirty.contains(&tag) {
+            self.dirty.push(tag);
+        }
+    }
+
+    /// Hands the captures of a synchronised backend to the sink, in node order.
+    fn drain(&mut self, tag: BackendTag) -> Result<(), GraphError> {
+        let Some(sink) = &mut self.step.capture else { return Ok(()) };
+        self.captures.extend(self.backends.get_mut(tag)?.drain_captures().map_err(|e| e.on(tag))?);
+        self.captures.sort_by_key(|c| c.node);
+        for capture in self.captures.drain(..) {
+            sink(self.plan.graph.node(capture.node), self.step.dims, &capture.bytes);
+        }
+        Ok(())
+    }
+
+    /// Brings the split's inputs to its backend, unless this run did so already.
+    fn copy_inputs(&mut self, split: &Split) -> Result<(), GraphError> {
+        let graph = &self.plan.graph;
+        for &id in &split.inputs {
+            // The boundary synchronised the producer. Should it ever not have, wait rather than read
+            // bytes that are still being written.
+            if let Some((owner, _)) = self.alloc.node_buffer(id).filter(|&(t, _)| t != split.backend) {
+                self.sync(owner)?;
+            }
+            let moved = self.alloc.copy_across(graph, self.backends, id, self.step.dims, split.backend)?;
+            if moved > 0 {
+                self.counters.copies += 1;
+                self.counters.copied_bytes += moved as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the backend run the whole split from a recording. Only decode-shaped steps repeat often
+    /// enough, and a read-back inside a recording would be baked into it.
+    fn replay(&mut self, split: &Split) -> Result<bool, GraphError> {
+        let dims = self.step.dims;
+        let decode = dims.tokens > 0 && dims.tokens == dims.seqs;
+        if !self.step.replay || !decode || self.step.capture.is_some() {
+            return Ok(false);
+        }
+        self.check_cancel(split.backend, split.start)?;
+        let key = ReplayKey {
+            uid: self.plan.graph.uid,
+            start: split.start,
+            end: split.end,
+            dims,
+            kv_pages: self.step.kv_pages.next_power_of_two(),
+            buffers: self.alloc.generation(),
+        };
+        let backend = self.backends.get_mut(split.backend)?;
+        let replayed = backend.replay(&key).map_err(|e| e.on(split.backend))?;
+        if replayed {
+            self.mark_dirty(split.backend);
+            self.counters.replays += 1;
+        }
+        Ok(replayed)
+    }
+
+    fn check_cancel(&self, tag: BackendTag, id: NodeId) -> Result<(), GraphError> {
+        match self.step.cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
+            true => Err(BackendError::Cancelled.at(self.plan.graph.node(id).reference(), tag)),
+            false => Ok(()),
+        }
+    }
+
+    fn run_nodes(&mut self, split: &Split) -> Result<(), GraphError> {
+        let plan = self.plan;
+        for node in &plan.graph.nodes[split.start..split.end] {
+            // Dead nodes (what a fusion left behind) have no buffer.
+            let Some((tag, buffer)) = self.alloc.node_buffer(node.id) else { continue };
+            if node.is_input() {
+                self.capture_input(node, tag, buffer)?;
+                continue;
+            }
+            if tag != split.backend {
+                let node = node.reference();
+                return Err(GraphError::WrongBackend { node, buffer: tag, split: split.backend });
+            }
+            if self.is_empty(node) {
+                continue;
+            }
+            self.check_cancel(tag, node.id)?;
+            self.run_node(node, tag, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the step gives the node no rows (no outputs wanted): then there is nothing to run.
+    fn is_empty(&self, node: &Node) -> bool {
+        let rows = |n: &Node| n.shape.n_rows(self.step.dims) == 0;
+        match node.dtype {
+            DType::Kv => node.op.writes_kv() && rows(self.plan.graph.node(node.src[0])),
+            DType::F32 | DType::I32 => rows(node),
+        }
+    }
+
+    fn run_node(&mut self, node: &Node, tag: BackendTag, buffer: BufferSlice) -> Result<(), GraphError> {
+        let graph = &self.plan.graph;
+        let dims = self.step.dims;
+        self.inputs.clear();
+        for &s in &node.src {
+            self.inputs.push(self.alloc.source_slice(graph, s, tag, dims)?);
+        }
+        let kv = node.op.kv_layer().and_then(|layer| self.alloc.kv_pair(layer));
+        let output = BufferSlice { len: node_bytes(node, dims), ..buffer };
+        // Marked first: a call that fails may have queued something too.
+        self.mark_dirty(tag);
+        let backend = self.backends.get_mut(tag)?;
+        let call = NodeCall { graph, node, inputs: &self.inputs, output, kv, dims };
+        backend.execute_node(&call).map_err(|e| e.at(node.reference(), tag))?;
+        self.counters.nodes += 1;
+        if self.step.capture.is_some() && node.dtype != DType::Kv {
+            backend.capture(node.id, output).map_err(|e| e.at(node.reference(), tag))?;
+        }
+        Ok(())
+    }
+
+    /// Inputs are not executed; a capture takes them as the host filled them.
+    fn capture_input(&mut self, node: &Node, tag: BackendTag, buffer: BufferSlice) -> Result<(), GraphError> {
+        if self.step.capture.is_none() {
+            return Ok(());
+        }
+        let len = node_bytes(node, self.step.dims);
+        let bytes = match self.alloc.filled(node.id).filter(|f| f.len() == len) {
+            Some(filled) => filled.to_vec(),
+            None => {
+                self.sync(tag)?;
+                let mut bytes = vec![0; len];
+                let src = BufferSlice { len, ..buffer };
+                self.backends.get_mut(tag)?.read_host(src, &mut bytes).map_err(|e| e.on(tag))?;
+                bytes
+            }
+        };
+        self.captures.push(Capture { node: node.id, bytes });
+        Ok(())
+    }
+
+    /// After an error: waits for what was queued and forgets its captures, so that nothing of this
+    /// step is left in a backend. Errors here would only repeat the first one.
+    fn abandon(&mut self) {
+        for tag in std::mem::take(&mut self.dirty) {
+            if let Ok(backend) = self.backends.get_mut(tag) {
+                let _ = backend.synchronize();
+                let _ = backend.drain_captures();
+            }
+        }
+    }
+}
