@@ -1,0 +1,110 @@
+//! Where the module says what it is doing: a bar on a terminal, plain lines elsewhere, nothing in tests.
+#![allow(clippy::print_stderr, reason = "this is the one place of the module that talks to the user")]
+
+use std::io::IsTerminal;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+
+/// Receives messages and progress. All methods may be called from any thread.
+pub trait Reporter: Send + Sync {
+    /// One line for the user.
+    fn note(&self, line: &str);
+    /// A transfer begins: what it is, its size in bytes if known, and how much is already there.
+    fn begin(&self, what: &str, total: Option<u64>, done: u64);
+    /// The transfer now stands at `done` bytes. Called often.
+    fn at(&self, done: u64);
+    /// The transfer ended at `done` bytes, well or not.
+    fn end(&self, done: u64, ok: bool);
+}
+
+/// Reports on stderr: a progress bar if that is a terminal, else a line at the start and one at the end.
+#[derive(Debug)]
+pub struct StderrReporter {
+    terminal: bool,
+    current: Mutex<Option<Transfer>>,
+}
+
+#[derive(Debug)]
+struct Transfer {
+    what: String,
+    bar: Option<ProgressBar>,
+    started: Instant,
+    done_at_start: u64,
+}
+
+impl StderrReporter {
+    /// Looks once whether stderr is a terminal.
+    pub fn new() -> Self {
+        Self { terminal: std::io::stderr().is_terminal(), current: Mutex::new(None) }
+    }
+
+    /// A panic elsewhere must not silence the messages that explain it.
+    fn current(&self) -> MutexGuard<'_, Option<Transfer>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for StderrReporter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Reporter for StderrReporter {
+    fn note(&self, line: &str) {
+        match &*self.current() {
+            Some(Transfer { bar: Some(bar), .. }) => bar.suspend(|| eprintln!("{line}")),
+            _ => eprintln!("{line}"),
+        }
+    }
+
+    fn begin(&self, what: &str, total: Option<u64>, done: u64) {
+        let bar = self.terminal.then(|| new_bar(what, total, done));
+        if bar.is_none() {
+            let size = total.map_or(String::new(), |t| format!(" ({})", HumanBytes(t)));
+            let from = if done > 0 { format!(", resuming at {}", HumanBytes(done)) } else { String::new() };
+            eprintln!("fetching {what}{size}{from}");
+        }
+        let transfer = Transfer { what: what.to_owned(), bar, started: Instant::now(), done_at_start: done };
+        *self.current() = Some(transfer);
+    }
+
+    fn at(&self, done: u64) {
+        if let Some(Transfer { bar: Some(bar), .. }) = &*self.current() {
+            bar.set_position(done);
+        }
+    }
+
+    fn end(&self, done: u64, ok: bool) {
+        let Some(t) = self.current().take() else { return };
+        if let Some(bar) = t.bar {
+            bar.finish_and_clear();
+        }
+        if ok {
+            let seconds = t.started.elapsed().as_secs_f64();
+            let moved = HumanBytes(done.saturating_sub(t.done_at_start));
+            eprintln!("fetched {}: {moved} in {seconds:.1} s", t.what);
+        }
+    }
+}
+
+/// A bar with rate and remaining time if the size is known, else a spinner.
+fn new_bar(what: &str, total: Option<u64>, done: u64) -> ProgressBar {
+    let (bar, template) = match total {
+        Some(total) => {
+            (ProgressBar::new(total), "{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}")
+        }
+        None => (ProgressBar::new_spinner(), "{spinner} {msg} {bytes} {elapsed}"),
+    };
+    // The template is a constant; if indicatif ever rejects it, its default style is as good.
+    let bar = match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    };
+    let bar = bar.with_message(what.to_owned()).with_position(done);
+    bar.reset_eta();
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
