@@ -1,0 +1,136 @@
+//! The naive forward pass against recordings of llama.cpp, the tiny models against what they promise.
+
+use minfer_gguf::{Gguf, TensorType};
+use minfer_testkit::compare::centred_nmse;
+use minfer_testkit::golden::{self, Golden};
+use minfer_testkit::naive::{Fault, NaiveModel};
+use minfer_testkit::rng::{Rng, fingerprint};
+use minfer_testkit::tiny::{FAMILIES, TinySpec, Types, broken, vocab};
+
+/// Bound on the error of centred log-probabilities; mistakes lie orders of magnitude above it.
+const LIMIT: f64 = 1e-7;
+
+/// File and recording of a family from the golden folder, if it is there.
+fn recorded(family: &str) -> Option<(NaiveModel, Golden)> {
+    let Some(folder) = golden::folder() else {
+        #[expect(clippy::print_stderr, reason = "a skipped comparison must not pass in silence")]
+        {
+            eprintln!("SKIPPED: no golden folder (set MINFER_GOLDEN), {family} not compared");
+        }
+        return None;
+    };
+    let read = |name: String| std::fs::read(folder.join("archs").join(name)).unwrap();
+    let model = NaiveModel::parse(&read(format!("{family}.gguf"))).unwrap();
+    let golden = Golden::parse(&read(format!("{family}.safetensors"))).unwrap();
+    Some((model, golden))
+}
+
+#[test]
+fn naive_model_agrees_with_llama_cpp() {
+    for family in FAMILIES {
+        let Some((model, golden)) = recorded(family.name) else { return };
+        let mut ids = golden.tokens.clone();
+        ids.extend(&golden.greedy);
+        let log_probs = model.log_probs(&ids, None).unwrap();
+        let error = centred_nmse(&golden.log_probs, &log_probs[..golden.log_probs.len()], golden.n_vocab);
+        assert!(error <= LIMIT, "{}: {error:e}", family.name);
+        let rows: Vec<&[f64]> = log_probs.chunks(golden.n_vocab).skip(golden.tokens.len() - 1).collect();
+        for (i, &id) in golden.greedy.iter().enumerate() {
+            let best = (0..golden.n_vocab).max_by(|&a, &b| rows[i][a].total_cmp(&rows[i][b]));
+            assert_eq!(best, Some(id as usize), "{}: greedy token {i}", family.name);
+        }
+    }
+}
+
+#[test]
+fn comparison_with_llama_cpp_sees_mistakes() {
+    for family in FAMILIES {
+        let Some((model, golden)) = recorded(family.name) else { return };
+        for fault in faults(family.name) {
+            let wrong = model.log_probs(&golden.tokens, Some(fault)).unwrap();
+            let error = centred_nmse(&golden.log_probs, &wrong, golden.n_vocab);
+            assert!(error > 1e-4, "{}: {fault:?} gives {error:e}", family.name);
+        }
+    }
+}
+
+/// The mistakes that a family can show.
+fn faults(family: &str) -> impl Iterator<Item = Fault> {
+    let shows = move |fault: &Fault| match fault {
+        Fault::NoRopeFactors => family == "llama3-rope",
+        Fault::NoQkvBias => family == "qwen2",
+        _ => true,
+    };
+    Fault::ALL.into_iter().filter(shows)
+}
+
+fn text(n: usize, n_vocab: usize) -> Vec<u32> {
+    let mut rng = Rng::new(9);
+    (0..n).map(|_| rng.below(n_vocab) as u32).collect()
+}
+
+#[test]
+fn written_models_show_mistakes() {
+    for family in FAMILIES {
+        let spec = TinySpec::new(family);
+        let model = NaiveModel::parse(&spec.to_bytes().unwrap()).unwrap();
+        assert_eq!(model.n_vocab(), 256);
+        let ids = text(48, 256);
+        let right = model.log_probs(&ids, None).unwrap();
+        for fault in faults(family.name) {
+            let error = centred_nmse(&right, &model.log_probs(&ids, Some(fault)).unwrap(), 256);
+            assert!(error > 1e-4, "{}: {fault:?} gives {error:e}", family.name);
+        }
+    }
+}
+
+#[test]
+fn written_models_never_change() {
+    let expected = [
+        ("llama", 0xea68_9aa3_407e_5d43),
+        ("llama3-rope", 0x7645_af6d_aadd_ae3f),
+        ("qwen2", 0x981b_60fc_71fa_0483),
+    ];
+    let found =
+        expected.map(|(name, _)| (name, fingerprint(&TinySpec::named(name).unwrap().to_bytes().unwrap())));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn every_type_and_shape_can_be_written() {
+    let f32 = NaiveModel::parse(&TinySpec::llama().wide().to_bytes().unwrap()).unwrap();
+    let ids = text(6, 256);
+    let exact = f32.log_probs(&ids, None).unwrap();
+    for &ty in TensorType::ALL.iter().filter(|ty| minfer_gguf::can_encode(**ty)) {
+        let spec = TinySpec::llama().wide().with_types(Types::all(ty));
+        let model = NaiveModel::parse(&spec.to_bytes().unwrap()).unwrap();
+        let error = centred_nmse(&exact, &model.log_probs(&ids, None).unwrap(), 256);
+        // Four bits lose about a percent per matrix; anything near 1 would be noise.
+        assert!(error < 0.25 && (error == 0.0) == (ty == TensorType::F32), "{ty}: {error}");
+    }
+    let spec = TinySpec::qwen2().with_vocab().with_tied_output();
+    let bytes = spec.to_bytes().unwrap();
+    let file = Gguf::read(&bytes[..], bytes.len() as u64).unwrap();
+    assert!(file.tensor("output.weight").is_none());
+    let tokens = file.metadata.strings("tokenizer.ggml.tokens").unwrap().unwrap();
+    assert_eq!(tokens[vocab::IM_END as usize], "<|im_end|>");
+    assert_eq!(tokens.len() as u64, file.tensor("token_embd.weight").unwrap().rows());
+    let model = NaiveModel::parse(&bytes).unwrap();
+    assert!(model.log_probs(&ids, None).unwrap().iter().all(|p| p.is_finite()));
+}
+
+#[test]
+fn broken_models_are_broken() {
+    let spec = TinySpec::llama();
+    let whole = spec.to_bytes().unwrap();
+    for case in broken::all(&spec).unwrap() {
+        assert_ne!(case.bytes, whole, "{}", case.name);
+        if !case.refused_at_load {
+            let model = NaiveModel::parse(&case.bytes).unwrap();
+            assert!(model.logits(&[1, 2], None).unwrap().iter().any(|v| v.is_nan()), "{}", case.name);
+        }
+        if case.name.starts_with("cut") || case.name == "empty" {
+            assert!(Gguf::read(&case.bytes[..], case.bytes.len() as u64).is_err(), "{}", case.name);
+        }
+    }
+}
