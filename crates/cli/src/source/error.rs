@@ -144,6 +144,14 @@ impl SourceError {
         move |source| SourceError::Io { doing, path, source }
     }
 
+    /// The reason without the address, for places that name the source themselves.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            SourceError::Http { why, .. } => why.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// True if another source would meet the same obstacle (a full disk, a read-only folder).
     pub(super) fn is_local(&self) -> bool {
         matches!(self, SourceError::Io { .. } | SourceError::NoCacheDir(_) | SourceError::Busy(_))
@@ -172,5 +180,5 @@ fn unknown_text(arg: &str, near: &[String]) -> String {
 }
 
 fn reasons_text(reasons: &[(String, SourceError)]) -> String {
-    reasons.iter().map(|(source, why)| format!("\n  from {source}: {why}")).collect()
+    reasons.iter().map(|(source, why)| format!("\n  from {source}: {}", why.reason())).collect()
 }

@@ -266,7 +266,7 @@ fn fetch(target: &Target, opts: &SourceOptions) -> Result<PathBuf, SourceError> 
             Err(e) if e.is_local() => return Err(e),
             Err(e) => {
                 if let Some(next) = target.sources.get(i + 1) {
-                    opts.reporter.note(&format!("{source} failed ({e}); trying {next}"));
+                    opts.reporter.note(&format!("{source} failed ({}); trying {next}", e.reason()));
                 }
                 reasons.push((source.to_string(), e));
             }
@@ -305,7 +305,8 @@ fn fetch_from(
             slot.publish(&cache::Origin { name, source, sha256, size })
         }
         Err(e) => {
-            if e.spoils_part() {
+            // Without its record a part cannot be resumed either.
+            if e.spoils_part() || !slot.part_meta().exists() {
                 slot.discard_part();
             }
             Err(e)

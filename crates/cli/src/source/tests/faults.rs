@@ -182,7 +182,7 @@ fn error_and_web_pages_are_refused() {
     let page = b"<!DOCTYPE html><html>Sign in to the hotel's network</html>";
     let (error, bench) = refused(&bytes, Reply::new("404 Not Found", page));
     assert!(error.to_string().contains("404"), "{error}");
-    assert_eq!(std::fs::metadata(bench.cached("test.gguf.part")).unwrap().len(), 0);
+    assert!(!bench.cached("test.gguf.part").exists());
     let (error, _) = refused(&bytes, Reply::new("401 Unauthorized", b"{}"));
     assert!(error.to_string().contains("HF_TOKEN"), "{error}");
     let html = Reply::ok(&page.repeat(10)).with("Content-Type", "text/html; charset=utf-8");
@@ -244,6 +244,22 @@ fn an_unreachable_server_fails_fast_and_offline_asks_nobody() {
     bench.opts.offline = true;
     assert!(matches!(bench.resolve(&spec).unwrap_err(), SourceError::Offline { .. }));
     bench.assert_nothing_final();
+}
+
+#[test]
+fn a_host_that_accepts_but_never_answers_is_left_in_time() {
+    let bytes = model(LEN);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for scheme in ["http", "https"] {
+        let mut bench = Bench::new(&format!("{scheme}://{}", silent.local_addr().unwrap()));
+        bench.opts.connect_timeout = Duration::from_millis(300);
+        bench.opts.read_timeout = Duration::from_millis(300);
+        let start = Instant::now();
+        let error = bench.resolve(&entry(&bytes, vec![HF])).unwrap_err();
+        assert!(error.to_string().contains("timeout"), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(5));
+        bench.assert_nothing_final();
+    }
 }
 
 #[test]
