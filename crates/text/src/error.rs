@@ -1,0 +1,140 @@
+//! Errors: why a file's tokenizer can't be used, and why a chat template can't be rendered.
+
+use minfer_gguf::GgufError;
+
+/// Why a tokenizer can't be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenizerError {
+    /// The file has no tokenizer.
+    #[error("the file has no tokenizer ({reason})")]
+    Missing {
+        /// How the file says so.
+        reason: String,
+    },
+    /// The file's kind of tokenizer is not supported.
+    #[error("tokenizer model \"{model}\" is not supported (\"gpt2\" is)")]
+    UnknownModel {
+        /// `tokenizer.ggml.model`.
+        model: String,
+    },
+    /// The file's way of splitting text before BPE is not supported.
+    #[error("pre-tokenizer \"{pre}\" is not supported (known: {})", known.join(", "))]
+    UnknownPre {
+        /// `tokenizer.ggml.pre`.
+        pre: String,
+        /// Every name that is supported.
+        known: Vec<&'static str>,
+    },
+    /// The file does not say how to split text before BPE; guessing would give wrong ids without a word.
+    #[error(
+        "metadata \"tokenizer.ggml.pre\" is missing: the file does not say how its tokenizer splits text; convert the model again with a newer converter"
+    )]
+    MissingPre,
+    /// A key that the tokenizer needs is absent.
+    #[error("metadata \"{key}\" is missing")]
+    MissingKey {
+        /// The key.
+        key: &'static str,
+    },
+    /// A value contradicts itself or another one.
+    #[error("metadata \"{key}\": {problem}")]
+    Invalid {
+        /// The key.
+        key: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A value has the wrong type.
+    #[error(transparent)]
+    Metadata(#[from] GgufError),
+}
+
+/// The kinds of [`TokenizerError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TokenizerErrorKind {
+    /// The file has no tokenizer.
+    Missing,
+    /// The file's tokenizer is of a kind that is not supported.
+    Unsupported,
+    /// The file's tokenizer is malformed.
+    Invalid,
+}
+
+impl TokenizerError {
+    /// The kind of this error.
+    pub fn kind(&self) -> TokenizerErrorKind {
+        match self {
+            TokenizerError::Missing { .. } => TokenizerErrorKind::Missing,
+            TokenizerError::UnknownModel { .. }
+            | TokenizerError::UnknownPre { .. }
+            | TokenizerError::MissingPre => TokenizerErrorKind::Unsupported,
+            TokenizerError::MissingKey { .. }
+            | TokenizerError::Invalid { .. }
+            | TokenizerError::Metadata(_) => TokenizerErrorKind::Invalid,
+        }
+    }
+}
+
+/// Why a chat template can't be compiled or rendered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// The template is not valid Jinja.
+    #[error("chat template, line {line}: {message}")]
+    Syntax {
+        /// Line in the template, from 1.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// The template failed while it was rendered.
+    #[error("chat template, line {line}: {message}")]
+    Render {
+        /// Line in the template, from 1; 0 if unknown.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// The template itself refused the conversation (`raise_exception`).
+    #[error("{message}")]
+    Raised {
+        /// What the template says.
+        message: String,
+    },
+    /// The template ran for too long.
+    #[error("chat template, line {line}: stopped after {fuel} steps")]
+    OutOfFuel {
+        /// Line in the template, from 1; 0 if unknown.
+        line: usize,
+        /// The limit.
+        fuel: u64,
+    },
+}
+
+/// The kinds of [`TemplateError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TemplateErrorKind {
+    /// The template is not valid.
+    Syntax,
+    /// The template failed on this conversation.
+    Render,
+    /// The template refused this conversation.
+    Raised,
+    /// The template ran for too long.
+    OutOfFuel,
+}
+
+impl TemplateError {
+    /// The kind of this error.
+    pub fn kind(&self) -> TemplateErrorKind {
+        match self {
+            TemplateError::Syntax { .. } => TemplateErrorKind::Syntax,
+            TemplateError::Render { .. } => TemplateErrorKind::Render,
+            TemplateError::Raised { .. } => TemplateErrorKind::Raised,
+            TemplateError::OutOfFuel { .. } => TemplateErrorKind::OutOfFuel,
+        }
+    }
+}

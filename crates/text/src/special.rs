@@ -1,0 +1,181 @@
+//! Which tokens steer a conversation instead of being text, as far as a file's texts tell.
+//!
+//! Files often fail to say which tokens end a generation, so they are known by their texts, as in llama.cpp. Unlike
+//! there, a token that merges produce counts as text whatever it looks like: some vocabularies have an ordinary token
+//! `</s>`, HTML's tag, and it must neither end an answer nor be kept from users.
+
+use crate::vocab::TokenKind;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Texts of tokens that end a generation.
+const END_OF_GENERATION: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+];
+
+/// Texts of the padding, repository and file marks of fill-in-the-middle, which end a generation too; the first known
+/// one of each row counts.
+const FIM_ENDS: [&[&str]; 3] = [
+    &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
+    &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"],
+    &["<|file_sep|>"],
+];
+
+/// Texts of the other marks of fill-in-the-middle; the first known one of each row counts.
+const FIM_MARKS: [&[&str]; 3] = [
+    &[
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        "<｜fim▁begin｜>",
+        "<PRE>",
+        "▁<PRE>",
+        "<|code_prefix|>",
+        "<|prefix|>",
+    ],
+    &[
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        "<｜fim▁hole｜>",
+        "<SUF>",
+        "▁<SUF>",
+        "<|code_suffix|>",
+        "<|suffix|>",
+    ],
+    &[
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        "<｜fim▁end｜>",
+        "<MID>",
+        "▁<MID>",
+        "<|code_middle|>",
+        "<|middle|>",
+    ],
+];
+
+/// Texts of tokens that structure an answer and are shown.
+const SHOWN: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+
+/// Ids of special tokens that the file names by key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NamedIds {
+    pub(crate) eos: Option<u32>,
+    pub(crate) eot: Option<u32>,
+    pub(crate) eom: Option<u32>,
+    /// Padding, repository and file marks of fill-in-the-middle, in the order of [`FIM_ENDS`].
+    pub(crate) fim_ends: [Option<u32>; 3],
+}
+
+/// The ids of tokens that are known by their texts and are not made by merges.
+fn known_ids<'a>(texts: &'a [Arc<str>], merges: &[String]) -> FxHashMap<&'a str, u32> {
+    let rows = FIM_ENDS.iter().chain(&FIM_MARKS).chain([&END_OF_GENERATION, &SHOWN]);
+    let names: FxHashSet<&str> = rows.flat_map(|row| row.iter().copied()).collect();
+    let mut ids: FxHashMap<&str, u32> = (0..)
+        .zip(texts)
+        .filter(|(_, text)| names.contains(&***text))
+        .map(|(id, text)| (&**text, id))
+        .collect();
+    for (left, right) in merges.iter().filter_map(|merge| merge.split_once(' ')) {
+        ids.retain(|text, _| text.strip_prefix(left) != Some(right));
+    }
+    ids
+}
+
+/// Corrects the `kinds` of tokens that are known by their texts and returns the ids that end a generation, ascending.
+pub(crate) fn classify(
+    texts: &[Arc<str>],
+    merges: &[String],
+    kinds: &mut [TokenKind],
+    named: NamedIds,
+) -> Vec<u32> {
+    let ids = known_ids(texts, merges);
+    let find = |text: &&str| ids.get(*text).copied();
+    let mut set = |id: u32, kind| {
+        if let Some(slot) = kinds.get_mut(id as usize) {
+            *slot = kind;
+        }
+    };
+    let mut ends: FxHashSet<u32> = [named.eos, named.eot, named.eom].into_iter().flatten().collect();
+    for (names, by_key) in FIM_ENDS.iter().zip(named.fim_ends) {
+        let by_text = || names.iter().find_map(find).inspect(|id| set(*id, TokenKind::Control));
+        ends.extend(by_key.or_else(by_text));
+    }
+    for id in FIM_MARKS.iter().filter_map(|names| names.iter().find_map(find)) {
+        set(id, TokenKind::Control);
+    }
+    for id in END_OF_GENERATION.iter().filter_map(find) {
+        ends.insert(id);
+        set(id, TokenKind::Control);
+    }
+    for id in SHOWN.iter().filter_map(find) {
+        set(id, TokenKind::UserDefined);
+    }
+    let ends_with = |text: &str, ends: &FxHashSet<u32>| ids.get(text).is_some_and(|id| ends.contains(id));
+    // Two families end a message with `<|end|>` in the middle of an answer and the answer with other tokens.
+    let calls = ends_with("<|call|>", &ends) || ends_with("<|calls|>", &ends);
+    if calls
+        && (ends_with("<|return|>", &ends) || ends_with("<|flush|>", &ends))
+        && let Some(id) = find(&"<|end|>")
+    {
+        ends.remove(&id);
+        set(id, TokenKind::UserDefined);
+    }
+    let mut ends: Vec<u32> = ends.into_iter().collect();
+    ends.sort_unstable();
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(texts: &[&str], named: NamedIds) -> (Vec<u32>, Vec<TokenKind>) {
+        let texts: Vec<Arc<str>> = texts.iter().map(|text| (*text).into()).collect();
+        let mut kinds = vec![TokenKind::Normal; texts.len()];
+        let ends = classify(&texts, &["< /s>".to_owned()], &mut kinds, named);
+        (ends, kinds)
+    }
+
+    #[test]
+    fn known_texts_end_a_generation_and_become_control_tokens() {
+        let named = NamedIds { eos: Some(0), ..NamedIds::default() };
+        let (ends, kinds) = run(&["a", "<|im_end|>", "b", "<|repo_name|>", "<|fim_prefix|>"], named);
+        assert_eq!(ends, [0, 1, 3]);
+        use TokenKind::{Control, Normal};
+        assert_eq!(kinds, [Normal, Control, Normal, Control, Control]);
+    }
+
+    #[test]
+    fn families_with_other_habits() {
+        let (ends, kinds) = run(&["<|return|>", "<|call|>", "<|end|>", "<|channel|>"], NamedIds::default());
+        assert_eq!(ends, [0, 1]);
+        assert_eq!(kinds[2..], [TokenKind::UserDefined, TokenKind::UserDefined]);
+        let (ends, kinds) = run(&["<|tool_response>", "</s>"], NamedIds::default());
+        assert_eq!(ends, [0], "what merges make is text");
+        assert_eq!(kinds[1], TokenKind::Normal);
+    }
+}

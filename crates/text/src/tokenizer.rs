@@ -1,0 +1,317 @@
+//! The tokenizer: text to ids, and what the ids mean.
+
+use std::sync::Arc;
+
+use minfer_gguf::Metadata;
+use rustc_hash::FxHashMap;
+
+use crate::Part;
+use crate::alphabet;
+use crate::bpe::{Bpe, Scratch};
+use crate::detokenize::Detokenizer;
+use crate::error::TokenizerError;
+use crate::partition::{Fragment, SpecialSet};
+use crate::special::{self, NamedIds};
+use crate::split::{PreSettings, PreTokenizer};
+use crate::vocab::{self, TokenKind, VocabSource};
+
+/// A byte-level BPE tokenizer.
+///
+/// Texts that a vocabulary covers come back exactly: `decode(encode(text)) == text`. Some vocabularies lack rare bytes
+/// ([`missing_bytes`](Self::missing_bytes)); as in the reference implementations those are dropped.
+#[derive(Debug)]
+pub struct Tokenizer {
+    split: PreTokenizer,
+    ignore_merges: bool,
+    bpe: Bpe,
+    texts: Vec<Arc<str>>,
+    kinds: Vec<TokenKind>,
+    /// User-defined tokens: they are tokens wherever they stand.
+    always: SpecialSet,
+    /// Those, and control and unknown tokens.
+    all_special: SpecialSet,
+    /// Control and unknown tokens by text.
+    control: FxHashMap<Arc<str>, u32>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    ends: Vec<u32>,
+    add_bos: bool,
+    add_eos: bool,
+}
+
+/// How a text is tokenised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Put BOS before the text, and EOS after it, if the file says so. With `false` neither is added.
+    pub add_bos: bool,
+    /// Read texts of control tokens as control tokens. Never for text that a user wrote.
+    pub parse_special: bool,
+}
+
+impl Default for EncodeOptions {
+    /// What the file says about BOS; control tokens are not parsed.
+    fn default() -> Self {
+        EncodeOptions { add_bos: true, parse_special: false }
+    }
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer that a file describes.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenizerError`]: no tokenizer, one of another kind, a way of splitting text that is not known, or tables that
+    /// contradict each other. Nothing is guessed.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self, TokenizerError> {
+        Self::from_source(&VocabSource::from_metadata(metadata)?)
+    }
+
+    /// Builds a tokenizer from its parts.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_metadata`](Self::from_metadata).
+    pub fn from_source(source: &VocabSource<'_>) -> Result<Self, TokenizerError> {
+        vocab::check_model(source.model)?;
+        let pre = source.pre.ok_or(TokenizerError::MissingPre)?;
+        let settings = PreSettings::by_name(pre)
+            .ok_or_else(|| TokenizerError::UnknownPre { pre: pre.to_owned(), known: PreSettings::names() })?;
+        check_ids(source)?;
+        let texts: Vec<Arc<str>> = source.tokens.iter().map(|text| text.as_str().into()).collect();
+        let mut kinds = read_kinds(source)?;
+        let named = NamedIds { eos: source.eos, eot: source.eot, eom: source.eom, fim_ends: source.fim_ends };
+        let ends = special::classify(&texts, source.merges, &mut kinds, named);
+        let is_control = |id: usize| matches!(kinds[id], TokenKind::Control | TokenKind::Unknown);
+        let bpe = Bpe::new(&texts, |id| !is_control(id), source.merges)?;
+        let special = |also_control: bool| {
+            let taken = |id: usize| kinds[id] == TokenKind::UserDefined || also_control && is_control(id);
+            let tokens = texts.iter().zip(0u32..).enumerate();
+            SpecialSet::new(tokens.filter(|(id, _)| taken(*id)).map(|(_, (text, id))| (&**text, id)))
+        };
+        let (always, all_special) = (special(false), special(true));
+        let numbered = texts.iter().zip(0u32..).enumerate();
+        let control = numbered
+            .filter(|(at, _)| is_control(*at))
+            .map(|(_, (text, id))| (Arc::clone(text), id))
+            .collect();
+        Ok(Tokenizer {
+            split: settings.split,
+            ignore_merges: settings.ignore_merges,
+            bpe,
+            always,
+            all_special,
+            control,
+            texts,
+            kinds,
+            bos: source.bos,
+            eos: source.eos,
+            ends,
+            add_bos: source.add_bos.unwrap_or(settings.add_bos),
+            add_eos: source.add_eos.unwrap_or(false),
+        })
+    }
+
+    /// The ids of `text`.
+    ///
+    /// User-defined tokens are always found in the text; control tokens only with
+    /// [`parse_special`](EncodeOptions::parse_special). BOS is not doubled where the text already begins with it.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        let specials = if options.parse_special { &self.all_special } else { &self.always };
+        self.encode_text(text, specials, &mut ids);
+        if options.add_bos {
+            self.prepend_bos(&mut ids);
+            if let Some(eos) = self.eos.filter(|_| self.add_eos) {
+                ids.push(eos);
+            }
+        }
+        ids
+    }
+
+    /// The ids of a prompt in parts, as a chat template gives them: control tokens come from [`Part::Special`] only.
+    /// With `add_bos`, BOS is added if the file says so and the first part is not already BOS.
+    pub fn encode_parts(&self, parts: &[Part], add_bos: bool) -> Vec<u32> {
+        let mut ids = Vec::new();
+        // Neighbouring plain parts are one text; a cut between them would forbid merges across it.
+        let mut plain = String::new();
+        for part in parts {
+            match part {
+                Part::Special(text) if self.control.contains_key(text.as_str()) => {
+                    self.encode_text(&plain, &self.always, &mut ids);
+                    plain.clear();
+                    ids.extend(self.control.get(text.as_str()));
+                }
+                part => plain.push_str(part.text()),
+            }
+        }
+        self.encode_text(&plain, &self.always, &mut ids);
+        if add_bos {
+            self.prepend_bos(&mut ids);
+        }
+        ids
+    }
+
+    /// The text of `ids`; control tokens are left out.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let mut bytes = Vec::new();
+        for id in ids {
+            self.piece_into(*id, false, &mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A detokeniser for a stream of ids, see [`Detokenizer::new`].
+    pub fn detokenizer(&self, show_special: bool) -> Detokenizer<'_> {
+        Detokenizer::new(self, show_special)
+    }
+
+    /// Number of tokens in the vocabulary.
+    pub fn n_vocab(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// The token that begins a text, if the file names one.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token that ends a text, if the file names one.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Whether the file asks for BOS before a text.
+    pub fn adds_bos(&self) -> bool {
+        self.add_bos
+    }
+
+    /// Whether the file asks for EOS after a text.
+    pub fn adds_eos(&self) -> bool {
+        self.add_eos
+    }
+
+    /// Every token that ends a generation, ascending: EOS, and those known by key or text.
+    pub fn eog_set(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// Whether `id` ends a generation.
+    pub fn is_eog(&self, id: u32) -> bool {
+        self.ends.binary_search(&id).is_ok()
+    }
+
+    /// The text of a token as the vocabulary spells it, in the byte alphabet (`Ġthe`).
+    pub fn token_text(&self, id: u32) -> Option<&str> {
+        self.texts.get(id as usize).map(|text| &**text)
+    }
+
+    /// The bytes a token stands for; empty for tokens that stand for no text, and for ids outside the vocabulary.
+    /// Control tokens stand for their texts.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if self.kind(id).is_some() {
+            self.piece_into(id, true, &mut bytes);
+        }
+        bytes
+    }
+
+    /// What a token is for.
+    pub fn kind(&self, id: u32) -> Option<TokenKind> {
+        self.kinds.get(id as usize).copied()
+    }
+
+    /// Whether `id` is a control token (or the unknown token): shown to nobody, written by no user.
+    pub fn is_control(&self, id: u32) -> bool {
+        matches!(self.kind(id), Some(TokenKind::Control | TokenKind::Unknown))
+    }
+
+    /// The id of the control token with this text.
+    pub fn control_id(&self, text: &str) -> Option<u32> {
+        self.control.get(text).copied()
+    }
+
+    /// The texts of all control tokens.
+    pub fn control_texts(&self) -> impl Iterator<Item = &str> {
+        self.control.keys().map(|text| &**text)
+    }
+
+    /// Bytes that the vocabulary can't express, ascending; mostly none. They vanish from encoded texts.
+    pub fn missing_bytes(&self) -> Vec<u8> {
+        self.bpe.missing_bytes()
+    }
+
+    /// Appends the bytes of a token: nothing for a control token unless `show_special`.
+    pub(crate) fn piece_into(&self, id: u32, show_special: bool, out: &mut Vec<u8>) {
+        let (Some(text), Some(kind)) = (self.token_text(id), self.kind(id)) else {
+            out.extend_from_slice("\u{FFFD}".as_bytes());
+            return;
+        };
+        match kind {
+            TokenKind::Normal | TokenKind::Byte => alphabet::decode_into(text, out),
+            TokenKind::UserDefined => out.extend_from_slice(text.as_bytes()),
+            TokenKind::Control | TokenKind::Unknown if show_special => out.extend_from_slice(text.as_bytes()),
+            TokenKind::Control | TokenKind::Unknown | TokenKind::Unused => {}
+        }
+    }
+
+    fn prepend_bos(&self, ids: &mut Vec<u32>) {
+        if let Some(bos) = self.bos.filter(|_| self.add_bos)
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+    }
+
+    fn encode_text(&self, text: &str, specials: &SpecialSet, ids: &mut Vec<u32>) {
+        let mut scratch = Scratch::default();
+        for fragment in specials.partition(text) {
+            match fragment {
+                Fragment::Token(id) => ids.push(id),
+                Fragment::Text(text) => self.split.split(text, &mut |piece| {
+                    self.bpe.encode_piece(piece, self.ignore_merges, &mut scratch, ids);
+                }),
+            }
+        }
+    }
+}
+
+/// Fails if a named id is outside the vocabulary, or if BOS or EOS is to be added but not named.
+fn check_ids(source: &VocabSource<'_>) -> Result<(), TokenizerError> {
+    let [pad, rep, sep] = source.fim_ends;
+    let named = [
+        ("tokenizer.ggml.bos_token_id", source.bos),
+        ("tokenizer.ggml.eos_token_id", source.eos),
+        ("tokenizer.ggml.eot_token_id", source.eot),
+        ("tokenizer.ggml.eom_token_id", source.eom),
+        ("tokenizer.ggml.fim_pad_token_id", pad),
+        ("tokenizer.ggml.fim_rep_token_id", rep),
+        ("tokenizer.ggml.fim_sep_token_id", sep),
+    ];
+    let size = source.tokens.len();
+    for (key, id) in named {
+        if let Some(id) = id.filter(|id| *id as usize >= size) {
+            let problem = format!("id {id} is outside the vocabulary of {size}");
+            return Err(TokenizerError::Invalid { key, problem });
+        }
+    }
+    let default_bos = source.pre.and_then(PreSettings::by_name).is_some_and(|settings| settings.add_bos);
+    if source.add_bos.unwrap_or(default_bos) && source.bos.is_none() {
+        return Err(TokenizerError::MissingKey { key: "tokenizer.ggml.bos_token_id" });
+    }
+    if source.add_eos == Some(true) && source.eos.is_none() {
+        return Err(TokenizerError::MissingKey { key: "tokenizer.ggml.eos_token_id" });
+    }
+    Ok(())
+}
+
+/// The kind of every token.
+fn read_kinds(source: &VocabSource<'_>) -> Result<Vec<TokenKind>, TokenizerError> {
+    let Some(types) = &source.token_types else { return Ok(vec![TokenKind::Normal; source.tokens.len()]) };
+    if types.len() != source.tokens.len() {
+        return Err(TokenizerError::Invalid {
+            key: "tokenizer.ggml.token_type",
+            problem: format!("{} entries for {} tokens", types.len(), source.tokens.len()),
+        });
+    }
+    Ok(types.iter().map(|number| TokenKind::from_number(*number)).collect())
+}
