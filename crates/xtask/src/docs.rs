@@ -1,0 +1,111 @@
+//! Documents that the program itself can tell: `docs/knobs.md` and `docs/cli.md`. They are committed, and
+//! `cargo xtask docs --check` fails when they have gone stale.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+/// Says at the top of each document where it comes from.
+const ORIGIN: &str = "<!-- Written by `cargo xtask docs`; edits here are lost. -->\n\n";
+
+/// Writes the documents.
+///
+/// # Errors
+/// The program does not build or run, or a file cannot be written.
+pub fn write(root: &Path) -> Result<()> {
+    for (path, text) in documents(root)? {
+        std::fs::write(root.join(path), text).with_context(|| format!("writing {path}"))?;
+    }
+    Ok(())
+}
+
+/// Compares the documents with what the program says.
+///
+/// # Errors
+/// As [`write`], or a document differs.
+pub fn check(root: &Path) -> Result<()> {
+    for (path, text) in documents(root)? {
+        let committed = std::fs::read_to_string(root.join(path)).unwrap_or_default();
+        ensure!(committed == text, "{path} is stale; run `cargo xtask docs`");
+    }
+    Ok(())
+}
+
+fn documents(root: &Path) -> Result<[(&'static str, String); 2]> {
+    let knobs =
+        serde_json::from_str(&minfer(root, &["knobs", "--json"])?).context("`minfer knobs --json`")?;
+    Ok([("docs/knobs.md", knobs_page(&knobs)?), ("docs/cli.md", cli_page(root)?)])
+}
+
+/// What the program prints.
+fn minfer(root: &Path, args: &[&str]) -> Result<String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root).args(["run", "--quiet", "--package", "minfer-cli", "--"]).args(args);
+    let out = cargo.output().context("starting cargo")?;
+    if !out.status.success() {
+        bail!("minfer {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim());
+    }
+    String::from_utf8(out.stdout).context("the output is no text")
+}
+
+fn knobs_page(knobs: &Value) -> Result<String> {
+    let rows = knobs.as_array().context("`minfer knobs --json` prints no list")?;
+    let mut page = format!(
+        "# Environment variables\n\n{ORIGIN}| Name | Value | Default | Effect |\n|---|---|---|---|\n"
+    );
+    for row in rows {
+        let field = |name: &str| {
+            let text = row.get(name).and_then(Value::as_str);
+            text.map(|t| t.replace('|', "\\|")).with_context(|| format!("a knob without {name}"))
+        };
+        let (name, value, default, help) =
+            (field("name")?, field("value")?, field("default")?, field("help")?);
+        writeln!(page, "| `{name}` | {value} | {default} | {help} |")?;
+    }
+    Ok(page)
+}
+
+/// The help text of the program and of each of its commands.
+fn cli_page(root: &Path) -> Result<String> {
+    let top = minfer(root, &["--help"])?;
+    let mut page = format!("# Command line\n\n{ORIGIN}```text\n{}\n```\n", tidy_help(&top));
+    for name in command_names(&top) {
+        let help = minfer(root, &[&name, "--help"])?;
+        write!(page, "\n## minfer {name}\n\n```text\n{}\n```\n", tidy_help(&help))?;
+    }
+    Ok(page)
+}
+
+/// The names in the section `Commands:` of a help text.
+fn command_names(help: &str) -> Vec<String> {
+    let section = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    let entries = section.filter(|l| l.starts_with("  ") && !l.starts_with("   "));
+    entries.filter_map(|l| l.split_whitespace().next()).filter(|n| *n != "help").map(str::to_owned).collect()
+}
+
+fn tidy_help(text: &str) -> String {
+    text.trim_end().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knobs_become_a_table() {
+        let knobs =
+            serde_json::json!([{ "name": "MINFER_X", "value": "a | b", "default": "a", "help": "does x" }]);
+        let page = knobs_page(&knobs).unwrap();
+        assert!(page.ends_with("| `MINFER_X` | a \\| b | a | does x |\n"), "{page}");
+        assert!(knobs_page(&serde_json::json!([{ "name": "X" }])).is_err());
+        assert!(knobs_page(&serde_json::json!({})).is_err());
+    }
+
+    #[test]
+    fn command_names_are_found() {
+        let help = "Usage: x\n\nCommands:\n  run   Runs\n        more of it\n  list  Lists\n  help  Helps\n\nOptions:\n  -h\n";
+        assert_eq!(command_names(help), ["run", "list"]);
+    }
+}
