@@ -13,6 +13,7 @@ use crate::error::BackendError;
 use crate::graph::{Graph, Node, NodeId, WeightSpec};
 use crate::op::Op;
 use crate::shape::StepDims;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a [`Chaos`] device has seen.
@@ -32,6 +33,8 @@ pub struct ChaosStats {
     pub violations: u64,
     /// Keys offered for replay.
     pub replay_keys: Vec<ReplayKey>,
+    /// Splits queued from a recording.
+    pub replays: u64,
 }
 
 /// What a host read of pending bytes does.
@@ -68,6 +71,7 @@ enum Command {
 }
 
 /// A node call that owns what it needs.
+#[derive(Clone)]
 struct Queued {
     graph: Arc<Graph>,
     node: NodeId,
@@ -75,6 +79,14 @@ struct Queued {
     output: BufferSlice,
     kv: Option<KvPair>,
     dims: StepDims,
+}
+
+/// A split's calls, as a device that records launches keeps them.
+#[derive(Default)]
+struct Recording {
+    /// How often the split came by.
+    runs: u32,
+    calls: Vec<Queued>,
 }
 
 type Mask = Box<dyn Fn(&Op) -> bool + Send>;
@@ -88,6 +100,10 @@ pub struct Chaos<B: Backend> {
     rules: Option<BufferRules>,
     queue: Vec<Command>,
     graph: Option<Arc<Graph>>,
+    /// `None` where splits are not recorded.
+    recordings: Option<HashMap<ReplayKey, Recording>>,
+    /// The split that is being recorded.
+    open: Option<ReplayKey>,
     handle: ChaosHandle,
 }
 
@@ -102,6 +118,8 @@ impl<B: Backend> Chaos<B> {
             rules: None,
             queue: Vec::new(),
             graph: None,
+            recordings: None,
+            open: None,
             handle: ChaosHandle::default(),
         }
     }
@@ -121,6 +139,12 @@ impl<B: Backend> Chaos<B> {
     /// Claims other buffer rules than the inner backend's; they must be at least as strict.
     pub fn with_rules(mut self, rules: BufferRules) -> Self {
         self.rules = Some(rules);
+        self
+    }
+
+    /// Records a split when its key comes by for the third time, and replays it from then on.
+    pub fn with_replay(mut self) -> Self {
+        self.recordings = Some(HashMap::new());
         self
     }
 
@@ -301,25 +325,47 @@ impl<B: Backend> Backend for Chaos<B> {
         if !(self.mask)(&call.node.op) {
             return Err(BackendError::Unsupported(format!("{} is masked", call.node.op.name())));
         }
-        let graph = self.shared(call.graph);
-        self.handle.lock().queued += 1;
-        self.queue.push(Command::Execute(Queued {
-            graph,
+        let queued = Queued {
+            graph: self.shared(call.graph),
             node: call.node.id,
             inputs: call.inputs.to_vec(),
             output: call.output,
             kv: call.kv,
             dims: call.dims,
-        }));
+        };
+        if let (Some(key), Some(recordings)) = (self.open, &mut self.recordings) {
+            recordings.entry(key).or_default().calls.push(queued.clone());
+        }
+        self.handle.lock().queued += 1;
+        self.queue.push(Command::Execute(queued));
         Ok(())
     }
 
     fn replay(&mut self, key: &ReplayKey) -> Result<bool, BackendError> {
         self.handle.lock().replay_keys.push(*key);
-        Ok(false)
+        self.open = None;
+        let Some(recordings) = &mut self.recordings else { return Ok(false) };
+        let recording = recordings.entry(*key).or_default();
+        recording.runs += 1;
+        match recording.runs {
+            1 | 2 => Ok(false),
+            3 => {
+                self.open = Some(*key);
+                Ok(false)
+            }
+            _ => {
+                self.queue.extend(recording.calls.iter().cloned().map(Command::Execute));
+                self.handle.lock().replays += 1;
+                Ok(true)
+            }
+        }
     }
 
     fn capture(&mut self, node: NodeId, src: BufferSlice) -> Result<(), BackendError> {
+        if self.open.is_some() {
+            self.handle.lock().violations += 1;
+            return Err(BackendError::Device("a capture inside a recording".into()));
+        }
         self.queue.push(Command::Capture(node, src));
         Ok(())
     }
@@ -334,6 +380,7 @@ impl<B: Backend> Backend for Chaos<B> {
 
     fn synchronize(&mut self) -> Result<(), BackendError> {
         self.handle.lock().syncs += 1;
+        self.open = None;
         self.flush()
     }
 }

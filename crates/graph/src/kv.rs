@@ -102,8 +102,8 @@ impl KvStorage {
     }
 
     /// Gives all regions back. A backend that is gone took its memory along.
-    pub fn free(self, backends: &mut Backends) {
-        for region in self.layers.values() {
+    pub fn free(&mut self, backends: &mut Backends) {
+        for (_, region) in std::mem::take(&mut self.layers) {
             if let Ok(backend) = backends.get_mut(region.backend) {
                 backend.free_buffer(region.pair.k.buffer);
                 backend.free_buffer(region.pair.v.buffer);

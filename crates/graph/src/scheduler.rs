@@ -105,6 +105,9 @@ impl BackendScheduler {
     ) -> Result<(), GraphError> {
         debug_assert!(topo_order(&plan.graph).is_ok(), "the graph has a cycle");
         alloc.check_plan(plan)?;
+        for split in &plan.splits {
+            backends.get(split.backend)?;
+        }
         check_step(plan, alloc, step.dims)?;
         self.trace(plan);
         self.counters.executes += 1;

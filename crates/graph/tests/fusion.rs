@@ -1,0 +1,243 @@
+//! Fusions: same bits as the plain ops, typed refusals, dead orphans that stay in the list.
+
+mod common;
+
+use common::*;
+use minfer_graph::*;
+
+fn layer(bias: bool) -> Graph {
+    let mut b = GraphBuilder::new();
+    let x = value_input(&mut b, "x");
+    let inputs = attention_inputs(&mut b);
+    let normed = b.rms_norm("normed", None, 1e-5, x).unwrap();
+    let attn = attention_block(&mut b, inputs, 0, bias, normed).unwrap();
+    let sum = b.add("sum", attn, x).unwrap();
+    let wg = matrix(&mut b, "gate.w", 12, COLS);
+    let wu = matrix(&mut b, "up.w", 12, COLS);
+    let gate = b.matmul("gate", wg, ActPrecision::Int8, sum).unwrap();
+    let up = b.matmul("up", wu, ActPrecision::Int8, sum).unwrap();
+    let silu = b.silu("silu", gate).unwrap();
+    let act = b.mul("act", silu, up).unwrap();
+    let wd = matrix(&mut b, "down.w", COLS, 12);
+    let down = b.matmul("down", wd, ActPrecision::Int8, act).unwrap();
+    b.output(down);
+    b.finish(0)
+}
+
+fn opts(fuse: FusionSwitches) -> PlanOptions<'static> {
+    PlanOptions { fuse, ..PlanOptions::new(dims(4, 4, 1)) }
+}
+
+/// Every combination of switches gives the bits of no fusion at all, on plain and deferred devices,
+/// over a prompt and two tokens behind it.
+#[test]
+fn fused_equals_plain() {
+    for bias in [false, true] {
+        let graph = layer(bias);
+        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE));
+        let steps = [(0, dims(4, 0, 1)), (4, dims(1, 0, 1)), (5, dims(2, 0, 1))];
+        let expected: Vec<_> =
+            steps.iter().map(|&(past, step)| bits(&plain.run(past as u64, past, step).unwrap())).collect();
+        for mask in 0..8 {
+            let fuse = FusionSwitches {
+                matmul_bias: mask & 1 != 0,
+                swiglu: mask & 2 != 0,
+                qkv_rope_store: mask & 4 != 0,
+            };
+            let mut rig = Rig::new(&graph, devices(vec![Box::new(chaos(CPU))]), &opts(fuse));
+            let report = &rig.plan.fusions;
+            assert_eq!(report.count(Fusion::MatMulBias), if bias && fuse.matmul_bias { 3 } else { 0 });
+            assert_eq!(report.count(Fusion::SwiGlu), usize::from(fuse.swiglu));
+            let qkv = fuse.qkv_rope_store && (!bias || fuse.matmul_bias);
+            assert_eq!(report.count(Fusion::QkvRopeStore), usize::from(qkv), "{report}");
+            for (&(past, step), expected) in steps.iter().zip(&expected) {
+                assert_eq!(bits(&rig.run(past as u64, past, step).unwrap()), *expected, "{fuse:?}");
+            }
+        }
+    }
+}
+
+/// The fused op equals the graph of its own decomposition, also in the KV region.
+#[test]
+fn fused_equals_its_decomposition() {
+    for bias in [false, true] {
+        let mut fused = Rig::new(&layer(bias), one(), &opts(FusionSwitches::default()));
+        let plain_graph = expand(&fused.plan.graph).unwrap();
+        verify(&plain_graph).unwrap();
+        assert!(plain_graph.nodes.iter().all(|n| decompose(&n.op).is_none()));
+        let mut plain = Rig::new(&plain_graph, one(), &opts(FusionSwitches::NONE));
+        for (past, step) in [(0, dims(3, 0, 1)), (3, dims(1, 0, 1))] {
+            assert_eq!(bits(&fused.run(7, past, step).unwrap()), bits(&plain.run(7, past, step).unwrap()));
+        }
+        let regions = [&mut fused, &mut plain].map(|rig| {
+            let pair = rig.kv.pair(0).unwrap();
+            let cpu = rig.backends.get_mut(CPU).unwrap();
+            [pair.k, pair.v].map(|slice| {
+                let mut bytes = vec![0; slice.len];
+                cpu.read_host(slice, &mut bytes).unwrap();
+                bytes
+            })
+        });
+        assert!(regions[0] == regions[1]);
+    }
+}
+
+/// R70: what a fusion replaced stays in the list, without backend use, buffer or execution; the fused
+/// node stands where the store stood and carries the name of the value it holds.
+#[test]
+fn orphans_stay_dead() {
+    let graph = layer(true);
+    let mut rig = Rig::new(&graph, one(), &opts(FusionSwitches::default()));
+    let p = &rig.plan;
+    assert_eq!(p.graph.nodes.len(), graph.nodes.len());
+    let live = p.graph.live();
+    let dead: Vec<&str> = p.graph.nodes.iter().filter(|n| !live[n.id]).map(|n| n.op.name()).collect();
+    assert_eq!(dead.iter().filter(|&&op| op == "MatMul").count(), 6);
+    assert_eq!(dead.iter().filter(|&&op| op == "Rope").count(), 2);
+    assert_eq!(dead.iter().filter(|&&op| op == "Silu").count(), 1);
+    let store = graph.find("blk.0.kv_store").unwrap();
+    assert_eq!(p.graph.node(store).op.name(), "QkvRopeStore");
+    assert_eq!(p.graph.node(store).name, "blk.0.q_rope");
+    assert!((0..live.len()).all(|id| live[id] == rig.alloc.node_buffer(id).is_some()));
+    rig.run(0, 0, dims(2, 0, 1)).unwrap();
+    let executed = rig.plan.graph.nodes.iter().filter(|n| live[n.id] && !n.is_input()).count();
+    assert_eq!(rig.scheduler.counters.nodes, executed as u64);
+}
+
+/// `Mul(Silu(gate), up)` in both operand orders, and with two Silus.
+#[test]
+fn swiglu_operand_orders() {
+    for order in 0..3 {
+        let mut b = GraphBuilder::new();
+        let (x, y) = (value_input(&mut b, "x"), value_input(&mut b, "y"));
+        let s = b.silu("s", x).unwrap();
+        let t = if order == 2 { b.silu("t", y).unwrap() } else { y };
+        let out = if order == 1 { b.mul("out", t, s) } else { b.mul("out", s, t) }.unwrap();
+        b.output(out);
+        let graph = b.finish(0);
+        let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default()));
+        assert_eq!(fused.plan.graph.node(out).op, Op::SwiGlu);
+        assert_eq!(fused.plan.graph.node(out).src, vec![x, t]);
+        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE));
+        let step = dims(3, 0, 1);
+        assert_eq!(bits(&fused.run(1, 0, step).unwrap()), bits(&plain.run(1, 0, step).unwrap()));
+    }
+}
+
+fn refusals(graph: Graph, backends: &Backends) -> Vec<(Fusion, FusionRefusal)> {
+    let p = plan(graph, backends, &opts(FusionSwitches::default())).unwrap();
+    p.fusions.refused.into_iter().map(|(f, _, why)| (f, why)).collect()
+}
+
+#[test]
+fn refusals_are_typed() {
+    // The product is read elsewhere, is an output, sits on another device.
+    for case in 0..3 {
+        let mut b = GraphBuilder::new();
+        let x = value_input(&mut b, "x");
+        let w = matrix(&mut b, "w", COLS, COLS);
+        let m = b.matmul("m", w, ActPrecision::Int8, x).unwrap();
+        let bias = matrix(&mut b, "b", 1, COLS);
+        let mut y = b.add_bias("y", bias, m).unwrap();
+        let expected = match case {
+            0 => {
+                y = b.add("z", y, m).unwrap();
+                FusionRefusal::UsedElsewhere(m)
+            }
+            1 => {
+                b.output(m);
+                FusionRefusal::IsOutput(m)
+            }
+            _ => {
+                b.pin(m, GPU);
+                FusionRefusal::BackendsDiffer(m, y)
+            }
+        };
+        b.output(y);
+        let (backends, _) = host_and_gpu(chaos(GPU));
+        assert_eq!(refusals(b.finish(0), &backends), vec![(Fusion::MatMulBias, expected)]);
+    }
+    // No kernel for the fused op; the plain ones run.
+    let backends = devices(vec![Box::new(reference(CPU).refuse("QkvRopeStore", "not yet"))]);
+    let expected = (Fusion::QkvRopeStore, FusionRefusal::BackendRefuses("not yet".into()));
+    assert_eq!(refusals(layer(false), &backends), vec![expected]);
+    // Switched off.
+    let p = plan(layer(false), &backends, &opts(FusionSwitches::NONE)).unwrap();
+    assert!(p.fusions.refused.iter().all(|(_, _, why)| *why == FusionRefusal::SwitchedOff));
+    assert_eq!(p.fusions.refused.len(), 2);
+    assert!(p.fusions.to_string().contains("SwiGlu not at node"), "{}", p.fusions);
+}
+
+/// A hand-made attention layer with one detail wrong.
+fn odd_layer(case: usize) -> Graph {
+    let mut b = GraphBuilder::new();
+    let x = value_input(&mut b, "x");
+    let x2 = value_input(&mut b, "x2");
+    let i = attention_inputs(&mut b);
+    let mut project = |name: &str, rows, act, x| {
+        let w = matrix(&mut b, &format!("{name}.w"), rows, COLS);
+        b.matmul(name, w, act, x).unwrap()
+    };
+    let q = project("q", COLS, ActPrecision::Int8, if case == 0 { x2 } else { x });
+    let k = project("k", 4, if case == 1 { ActPrecision::Int16 } else { ActPrecision::Int8 }, x);
+    let v = project("v", 4, ActPrecision::Int8, x);
+    let other = Rope { base: 7.0, ..rope() };
+    let q = b.rope("q_rope", if case == 2 { other } else { rope() }, q, i.positions).unwrap();
+    let normed = if case == 3 { b.rms_norm("k_norm", None, 1e-5, k).unwrap() } else { k };
+    let k = b.rope("k_rope", rope(), normed, i.positions).unwrap();
+    let peek = (case == 4).then(|| b.silu("peek", q).unwrap());
+    let load = b.kv_store_load("", kv_shape(0), k, v, i.rows).unwrap();
+    let a = Attention { layer: 0, n_head: 2, n_kv_head: 1, head_dim: 4, v_dim: 4, scale: 0.5, window: None };
+    let mut y = b.attention("attn", a, q, load, i.extents, i.table).unwrap();
+    if let Some(peek) = peek {
+        y = b.add("with_peek", y, peek).unwrap();
+    }
+    if case == 5 {
+        y = b.add("with_q", y, q).unwrap();
+    }
+    b.output(y);
+    b.finish(0)
+}
+
+#[test]
+fn qkv_refusals() {
+    let reason = |case| {
+        let p = plan(odd_layer(case), &one(), &opts(FusionSwitches::default())).unwrap();
+        p.fusions.refused.first().map(|(_, _, why)| why.clone())
+    };
+    for case in 0..3 {
+        assert!(matches!(reason(case), Some(FusionRefusal::Mismatch(_))), "case {case}");
+    }
+    assert!(matches!(reason(3), Some(FusionRefusal::Pattern(_))));
+    assert!(matches!(reason(4), Some(FusionRefusal::Order(_))), "q is read before the store");
+    assert_eq!(reason(5), None, "q read behind the store is served by the fused node");
+    for case in 0..6 {
+        let graph = odd_layer(case);
+        let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default()));
+        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE));
+        for (past, step) in [(0, dims(3, 0, 1)), (3, dims(1, 0, 1))] {
+            assert_eq!(bits(&fused.run(7, past, step).unwrap()), bits(&plain.run(7, past, step).unwrap()));
+        }
+    }
+}
+
+/// Random graphs with all fusions against none.
+#[test]
+fn random_graphs_fused_equal_plain() {
+    let mut applied = 0;
+    for seed in 0..60 {
+        let graph = random_graph(seed);
+        let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default()));
+        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE));
+        applied += fused.plan.fusions.applied.len();
+        for (past, step) in [(0, dims(4, 4, 1)), (4, dims(1, 1, 1))] {
+            let inputs = seed + past as u64;
+            assert_eq!(
+                bits(&fused.run(inputs, past, step).unwrap()),
+                bits(&plain.run(inputs, past, step).unwrap()),
+                "seed {seed}"
+            );
+        }
+    }
+    assert!(applied > 60, "{applied}");
+}
