@@ -1,1 +1,13 @@
-//! Placeholder.
+//! The CPU backend: kernels written once over an instruction set token ([`simd`]), one persistent
+//! thread pool ([`pool`]), and weights repacked at load ([`matmul`]).
+//!
+//! Every result follows the numeric contract (`docs/numerics.md`) to the bit, whatever the
+//! instruction set, the number of threads and the batch.
+
+pub mod pool;
+pub mod simd;
+pub mod threads;
+
+pub use pool::Pool;
+pub use simd::Isa;
+pub use threads::default_threads;

@@ -1,0 +1,318 @@
+//! One persistent pool of worker threads. The caller is worker 0.
+//!
+//! Work is a borrowed closure that every worker calls with its own index. Between jobs workers spin
+//! for a moment, because the next operation of a graph follows within microseconds, and then park.
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// How long a worker looks for the next job before it parks.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// A borrowed job without its lifetime; see [`Pool::run`] for why that is sound.
+type Job = *const (dyn Fn(usize) + Sync);
+
+/// A value on its own cache lines, so that spinning on one word does not slow writes to another.
+#[repr(align(128))]
+struct Line<T>(T);
+
+struct Shared {
+    /// Changes when a job is published or the pool closes.
+    generation: Line<AtomicU32>,
+    /// Workers (without the caller) that have not finished the job.
+    pending: Line<AtomicUsize>,
+    /// The current job; written by the caller while `pending` is 0.
+    job: UnsafeCell<Option<Job>>,
+    closing: AtomicBool,
+    /// One flag per worker: it is parked or about to.
+    parked: Vec<Line<AtomicBool>>,
+    /// First panic of a worker during the job.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    spin: Duration,
+}
+
+// SAFETY: `job` is the only field that is not already shareable. The caller writes it while no worker is
+// busy and publishes it by a release store of `generation`; workers read it after an acquire load.
+unsafe impl Sync for Shared {}
+// SAFETY: the job pointer is only dereferenced while `run` borrows the closure, which is `Sync`.
+unsafe impl Send for Shared {}
+
+thread_local! {
+    /// Whether this thread is running a job of some pool.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A fixed number of threads that run one job at a time.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<Thread>,
+    handles: Vec<JoinHandle<()>>,
+    /// Jobs of several callers wait for each other.
+    turn: Mutex<()>,
+}
+
+impl Pool {
+    /// A pool of `threads` workers, the caller included; 0 means 1. Where the system refuses a thread, the pool is smaller.
+    pub fn new(threads: usize) -> Pool {
+        let threads = threads.max(1);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let shared = Arc::new(Shared {
+            generation: Line(AtomicU32::new(0)),
+            pending: Line(AtomicUsize::new(0)),
+            job: UnsafeCell::new(None),
+            closing: AtomicBool::new(false),
+            parked: (1..threads).map(|_| Line(AtomicBool::new(false))).collect(),
+            panic: Mutex::new(None),
+            // Spinning with more threads than processors takes time from those who work.
+            spin: if threads > cpus { Duration::ZERO } else { SPIN },
+        });
+        let mut handles = Vec::new();
+        for index in 1..threads {
+            let shared = Arc::clone(&shared);
+            let builder = std::thread::Builder::new().name(format!("minfer-{index}"));
+            match builder.spawn(move || work(&shared, index)) {
+                Ok(handle) => handles.push(handle),
+                Err(error) => {
+                    tracing::warn!(%error, threads = index, "no more threads");
+                    break;
+                }
+            }
+        }
+        let workers = handles.iter().map(|h| h.thread().clone()).collect();
+        Pool { shared, workers, handles, turn: Mutex::new(()) }
+    }
+
+    /// Number of workers, the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `f(worker)` once for each worker in `0..threads()`, in parallel, and returns when all have finished.
+    /// Called from inside a job, it calls them one after another.
+    ///
+    /// # Panics
+    ///
+    /// With the first panic of `f`, after all workers have finished.
+    pub fn run(&self, f: impl Fn(usize) + Sync) {
+        if self.workers.is_empty() || INSIDE.get() {
+            (0..self.threads()).for_each(f);
+            return;
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let job: &(dyn Fn(usize) + Sync) = &f;
+        // SAFETY: only the lifetime changes. `run` does not return or unwind before `pending` is 0,
+        // and no worker touches the job after its decrement, so that `f` outlives every use.
+        let job: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(job) };
+        self.publish(Some(job));
+        let own = call(job, 0);
+        self.wait();
+        let other = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = own.err().or(other) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Cuts `0..n` into ranges of `chunk` (the last may be shorter) and calls `f` once for each, in
+    /// parallel; which worker takes which is open.
+    ///
+    /// # Panics
+    ///
+    /// Like [`Pool::run`].
+    pub fn chunks(&self, n: usize, chunk: usize, f: impl Fn(Range<usize>) + Sync) {
+        let chunk = chunk.max(1);
+        let next = AtomicUsize::new(0);
+        let take = |_| {
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                match i.checked_mul(chunk) {
+                    Some(start) if start < n => f(start..n.min(start.saturating_add(chunk))),
+                    _ => break,
+                }
+            }
+        };
+        if n <= chunk { take(0) } else { self.run(take) }
+    }
+
+    /// Hands a job (or `None` to close) to the workers.
+    fn publish(&self, job: Option<Job>) {
+        let shared = &*self.shared;
+        shared.pending.0.store(self.workers.len(), Ordering::Relaxed);
+        // SAFETY: no job is running (the caller holds `turn` or owns the pool), so no worker reads this now.
+        unsafe { *shared.job.get() = job };
+        // Sequentially consistent with `parked`: either the worker sees the new generation before it
+        // parks, or this thread sees its flag and wakes it.
+        shared.generation.0.fetch_add(1, Ordering::SeqCst);
+        for (worker, parked) in self.workers.iter().zip(&shared.parked) {
+            if parked.0.swap(false, Ordering::SeqCst) {
+                worker.unpark();
+            }
+        }
+    }
+
+    /// Waits until the workers are done.
+    fn wait(&self) {
+        let done = || self.shared.pending.0.load(Ordering::Acquire) == 0;
+        if spin_until(self.shared.spin, done) {
+            return;
+        }
+        while !done() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        self.publish(None);
+        for handle in self.handles.drain(..) {
+            // Workers catch panics of jobs; nothing is left to report.
+            let _ = handle.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish()
+    }
+}
+
+/// Calls the job with panics caught, marked as being inside a job.
+fn call(job: &(dyn Fn(usize) + Sync), index: usize) -> Result<(), Box<dyn Any + Send>> {
+    INSIDE.set(true);
+    let result = catch_unwind(AssertUnwindSafe(|| job(index)));
+    INSIDE.set(false);
+    result
+}
+
+/// Spins until `done`, at most for `limit`; whether it was.
+fn spin_until(limit: Duration, done: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        for _ in 0..64 {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if start.elapsed() >= limit {
+            return false;
+        }
+    }
+}
+
+/// A worker's life.
+fn work(shared: &Shared, index: usize) {
+    let mut seen = 0;
+    let parked = &shared.parked[index - 1].0;
+    loop {
+        let fresh = || shared.generation.0.load(Ordering::Acquire) != seen;
+        if !spin_until(shared.spin, fresh) {
+            // The flag is raised before every look: a late wake-up for an earlier job may have lowered it.
+            loop {
+                parked.store(true, Ordering::SeqCst);
+                if shared.generation.0.load(Ordering::SeqCst) != seen {
+                    break;
+                }
+                std::thread::park();
+            }
+            parked.store(false, Ordering::SeqCst);
+        }
+        seen = seen.wrapping_add(1);
+        if shared.closing.load(Ordering::SeqCst) {
+            return;
+        }
+        // SAFETY: the generation just seen was published after the job was written, and the caller
+        // doesn't write again before this worker's decrement.
+        if let Some(job) = unsafe { *shared.job.get() } {
+            // SAFETY: `run` keeps the closure alive until the decrement below.
+            if let Err(panic) = call(unsafe { &*job }, index) {
+                shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+            }
+        }
+        shared.pending.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Pool;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    #[test]
+    fn every_worker_runs_once() {
+        for threads in [1, 2, 3, 8] {
+            let pool = Pool::new(threads);
+            assert_eq!(pool.threads(), threads);
+            for round in 0..200 {
+                let calls: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(|w| {
+                    calls[w].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(calls.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+                if round % 50 == 0 {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_cover_the_range() {
+        let pool = Pool::new(3);
+        for (n, chunk) in [(0, 4), (1, 4), (4, 4), (5, 4), (1000, 7), (10, 0), (3, usize::MAX)] {
+            let hits: Vec<_> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+            pool.chunks(n, chunk, |range| {
+                assert!(!range.is_empty());
+                hits[range].iter().for_each(|h| {
+                    h.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+            assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1), "{n} {chunk}");
+        }
+    }
+
+    #[test]
+    fn panics_surface_and_the_pool_lives_on() {
+        let pool = Pool::new(3);
+        for bad in 0..3 {
+            let result = catch_unwind(AssertUnwindSafe(|| pool.run(|w| assert!(w != bad, "worker {w}"))));
+            let text = result.unwrap_err();
+            assert_eq!(text.downcast_ref::<String>().map(String::as_str), Some(&*format!("worker {bad}")));
+        }
+        let sum = AtomicUsize::new(0);
+        pool.run(|w| {
+            sum.fetch_add(w, Ordering::Relaxed);
+        });
+        assert_eq!(sum.into_inner(), 3);
+    }
+
+    #[test]
+    fn nested_and_concurrent_jobs() {
+        let pool = Pool::new(2);
+        let sum = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        pool.run(|_| {
+                            pool.chunks(10, 3, |r| {
+                                sum.fetch_add(r.len(), Ordering::Relaxed);
+                            });
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(sum.into_inner(), 3 * 50 * 2 * 10);
+    }
+}

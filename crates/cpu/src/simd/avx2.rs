@@ -1,0 +1,309 @@
+//! AVX2 with FMA and F16C.
+
+use super::Simd;
+use std::arch::x86_64::{
+    __m128i, __m256, __m256i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
+    _mm_add_ps, _mm_add_ss, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128,
+    _mm_max_epi32, _mm_max_ps, _mm_max_ss, _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch, _mm_shuffle_epi32,
+    _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256,
+    _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_cvtps_ph, _mm256_div_ps,
+    _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_epi32, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps,
+    _mm256_or_si256, _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permutevar8x32_epi32, _mm256_round_ps,
+    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi8,
+    _mm256_setr_epi32, _mm256_shuffle_epi8, _mm256_sign_epi8, _mm256_slli_epi16, _mm256_slli_epi32,
+    _mm256_srai_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_epi32,
+    _mm256_sub_ps, _mm256_xor_ps,
+};
+
+/// Token of AVX2, FMA and F16C.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2(());
+
+impl Avx2 {
+    /// The token, if the processor has AVX2, FMA and F16C.
+    pub fn detect() -> Option<Avx2> {
+        let found = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        found.then_some(Avx2(()))
+    }
+}
+
+/// Calls intrinsics that touch no memory.
+macro_rules! avx {
+    ($e:expr) => {
+        // SAFETY: an `Avx2` exists only after `detect` saw the features, and the intrinsic has no
+        // other requirement.
+        unsafe { $e }
+    };
+}
+
+impl Simd for Avx2 {
+    type F = __m256;
+    type I = __m256i;
+    type Acc = __m256i;
+
+    #[inline(always)]
+    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
+        #[inline]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        avx!(inner(f))
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m256 {
+        avx!(_mm256_set1_ps(x))
+    }
+    #[inline(always)]
+    fn load(self, x: &[f32]) -> __m256 {
+        let x = &x[..8];
+        // SAFETY: the features are there (see `avx!`) and 8 elements are in bounds; no alignment is needed.
+        unsafe { _mm256_loadu_ps(x.as_ptr()) }
+    }
+    #[inline(always)]
+    fn store(self, v: __m256, out: &mut [f32]) {
+        let out = &mut out[..8];
+        // SAFETY: as in `load`.
+        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), v) }
+    }
+    #[inline(always)]
+    fn load_f16(self, x: &[u16]) -> __m256 {
+        let x = &x[..8];
+        // SAFETY: as in `load`; 8 elements of 2 bytes are 128 bits.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn store_f16(self, v: __m256, out: &mut [u16]) {
+        let out = &mut out[..8];
+        // SAFETY: as in `load_f16`.
+        unsafe {
+            let h = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
+            _mm_storeu_si128(out.as_mut_ptr().cast(), h);
+        }
+    }
+    #[inline(always)]
+    fn load_bf16(self, x: &[u16]) -> __m256 {
+        let x = &x[..8];
+        // SAFETY: as in `load_f16`.
+        let wide = unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(x.as_ptr().cast())) };
+        avx!(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
+    }
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        avx!(_mm256_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: __m256, b: __m256) -> __m256 {
+        avx!(_mm256_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        avx!(_mm256_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        avx!(_mm256_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        avx!(_mm256_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        avx!(_mm256_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn min(self, a: __m256, b: __m256) -> __m256 {
+        avx!(_mm256_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn neg(self, a: __m256) -> __m256 {
+        avx!(_mm256_xor_ps(a, _mm256_set1_ps(-0.0)))
+    }
+    #[inline(always)]
+    fn abs(self, a: __m256) -> __m256 {
+        avx!(_mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff))))
+    }
+    #[inline(always)]
+    fn round_ties_even(self, a: __m256) -> __m256 {
+        avx!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a))
+    }
+    #[inline(always)]
+    fn select_lt(self, a: __m256, b: __m256, x: __m256, y: __m256) -> __m256 {
+        avx!(_mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)))
+    }
+    #[inline(always)]
+    fn to_i32(self, a: __m256) -> __m256i {
+        avx!(_mm256_cvtps_epi32(a))
+    }
+    #[inline(always)]
+    fn from_i32(self, a: __m256i) -> __m256 {
+        avx!(_mm256_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    fn to_bits(self, a: __m256) -> __m256i {
+        avx!(_mm256_castps_si256(a))
+    }
+    #[inline(always)]
+    fn from_bits(self, a: __m256i) -> __m256 {
+        avx!(_mm256_castsi256_ps(a))
+    }
+    #[inline(always)]
+    fn fold_add(self, a: __m256) -> f32 {
+        avx!({
+            let x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+        })
+    }
+    #[inline(always)]
+    fn fold_max(self, a: __m256) -> f32 {
+        avx!({
+            let x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+        })
+    }
+    #[inline(always)]
+    fn load_bytes(self, x: &[u8]) -> __m256i {
+        let x = &x[..32];
+        // SAFETY: the features are there and 32 bytes are in bounds; no alignment is needed.
+        unsafe { _mm256_loadu_si256(x.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn store_bytes(self, v: __m256i, out: &mut [u8]) {
+        let out = &mut out[..32];
+        // SAFETY: as in `load_bytes`.
+        unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), v) }
+    }
+    #[inline(always)]
+    fn splat_u8(self, x: u8) -> __m256i {
+        avx!(_mm256_set1_epi8(x.cast_signed()))
+    }
+    #[inline(always)]
+    fn splat_i32(self, x: i32) -> __m256i {
+        avx!(_mm256_set1_epi32(x))
+    }
+    #[inline(always)]
+    fn and(self, a: __m256i, b: __m256i) -> __m256i {
+        avx!(_mm256_and_si256(a, b))
+    }
+    #[inline(always)]
+    fn or(self, a: __m256i, b: __m256i) -> __m256i {
+        avx!(_mm256_or_si256(a, b))
+    }
+    #[inline(always)]
+    fn shl_i16<const N: i32>(self, a: __m256i) -> __m256i {
+        avx!(_mm256_slli_epi16::<N>(a))
+    }
+    #[inline(always)]
+    fn shr_u16<const N: i32>(self, a: __m256i) -> __m256i {
+        avx!(_mm256_srli_epi16::<N>(a))
+    }
+    #[inline(always)]
+    fn shl_i32<const N: i32>(self, a: __m256i) -> __m256i {
+        avx!(_mm256_slli_epi32::<N>(a))
+    }
+    #[inline(always)]
+    fn shr_i32<const N: i32>(self, a: __m256i) -> __m256i {
+        avx!(_mm256_srai_epi32::<N>(a))
+    }
+    #[inline(always)]
+    fn add_i32(self, a: __m256i, b: __m256i) -> __m256i {
+        avx!(_mm256_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn sub_i32(self, a: __m256i, b: __m256i) -> __m256i {
+        avx!(_mm256_sub_epi32(a, b))
+    }
+    #[inline(always)]
+    fn max_i32(self, a: __m256i, b: __m256i) -> __m256i {
+        avx!(_mm256_max_epi32(a, b))
+    }
+    #[inline(always)]
+    fn fold_max_i32(self, a: __m256i) -> i32 {
+        avx!({
+            let x = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+            let x = _mm_max_epi32(x, _mm_shuffle_epi32::<0b01_00_11_10>(x));
+            _mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32::<0b10_11_00_01>(x)))
+        })
+    }
+    #[inline(always)]
+    fn load_u8_i32(self, x: &[u8]) -> __m256i {
+        avx!(_mm256_cvtepu8_epi32(load8(x)))
+    }
+    #[inline(always)]
+    fn load_i8_pairs(self, x: &[u8]) -> __m256i {
+        avx!({
+            // The low 16 bits of each i32 lane, twice.
+            let twice = _mm256_setr_epi8(
+                0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13, 0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12,
+                13, 12, 13,
+            );
+            _mm256_shuffle_epi8(_mm256_cvtepi8_epi32(load8(x)), twice)
+        })
+    }
+    #[inline(always)]
+    fn pack_i8(self, x: [__m256i; 4]) -> __m256i {
+        avx!({
+            // Packing works within 128-bit halves; the permutation restores the order.
+            let bytes = _mm256_packs_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3]));
+            _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
+        })
+    }
+    #[inline(always)]
+    fn acc_start(self, bias: i32) -> __m256i {
+        self.splat_i32(bias)
+    }
+    #[inline(always)]
+    fn acc_step(self, acc: __m256i, w: __m256i, x: i32) -> __m256i {
+        avx!(pin(_mm256_add_epi16(acc, _mm256_maddubs_epi16(w, _mm256_set1_epi32(x)))))
+    }
+    #[inline(always)]
+    fn acc_finish(self, acc: __m256i) -> __m256i {
+        avx!(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)))
+    }
+    #[inline(always)]
+    fn acc_finish_scaled(self, acc: __m256i, scale: __m256i) -> __m256i {
+        avx!(_mm256_madd_epi16(acc, scale))
+    }
+    #[inline(always)]
+    fn dot_signed(self, sum: __m256i, w: __m256i, x: i32) -> __m256i {
+        avx!({
+            // |w| is at most 128 as an unsigned byte; the sign moves to x, which is never -128.
+            let x = _mm256_sign_epi8(_mm256_set1_epi32(x), w);
+            let pairs = _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), x);
+            pin(_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))))
+        })
+    }
+    #[inline(always)]
+    fn prefetch(self, x: &[u8], index: usize) {
+        // SAFETY: a prefetch reads nothing that the program can see and faults on no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(index).cast()) }
+    }
+}
+
+/// The first 8 bytes of `x` in the low half.
+#[inline(always)]
+fn load8(x: &[u8]) -> __m128i {
+    let x = &x[..8];
+    // SAFETY: SSE2 is part of x86-64 and 8 bytes are in bounds.
+    unsafe { _mm_loadl_epi64(x.as_ptr().cast()) }
+}
+
+/// Keeps the compiler from turning a chain of additions into a tree, for which it would load all
+/// operands first and spill most of them: the kernels lose a third of their speed that way.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pin(mut x: __m256i) -> __m256i {
+    // SAFETY: no instruction is emitted; the register is only said to have changed.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(ymm_reg) x, options(nomem, nostack, preserves_flags));
+    }
+    x
+}

@@ -1,0 +1,80 @@
+//! Functions that every kernel shares: `exp`, `silu` and the 64-lane sums of the numeric contract.
+
+use super::{Scalar, Simd};
+
+/// `log2(e)`.
+const LOG2_E: f32 = std::f32::consts::LOG2_E;
+/// `ln(2)` in two parts; the first has few enough bits that its product with any exponent is exact.
+const LN2_HI: f32 = 0.693_359_4;
+const LN2_LO: f32 = -2.121_944_4e-4;
+/// Below this `exp` is 0.
+const UNDERFLOW: f32 = -87.3;
+/// From here on `exp` is infinite anyway.
+const OVERFLOW: f32 = 89.0;
+
+/// `e^x` in every lane: relative error below 2e-7, 0 for `x < -87.3`, infinite above 88.73, NaN for NaN.
+///
+/// `x = n ln 2 + r`, `|r| <= ln 2 / 2`; `e^r` is a polynomial of degree 7 and `2^n` is applied in two exact factors, because
+/// `2^128` alone is no f32.
+#[inline(always)]
+pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
+    // `max` and `min` return their second operand for NaN, which so passes through.
+    let clamped = s.min(s.splat(OVERFLOW), s.max(s.splat(UNDERFLOW), x));
+    let n = s.round_ties_even(s.mul(clamped, s.splat(LOG2_E)));
+    let neg_n = s.neg(n);
+    let r = s.fma(neg_n, s.splat(LN2_LO), s.fma(neg_n, s.splat(LN2_HI), clamped));
+    let mut p = s.splat(1.0 / 5040.0);
+    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = s.fma(p, r, s.splat(c));
+    }
+    let n = s.to_i32(n);
+    let half = s.shr_i32::<1>(n);
+    let y = s.mul(s.mul(p, s.pow2(half)), s.pow2(s.sub_i32(n, half)));
+    s.select_lt(x, s.splat(UNDERFLOW), s.zero(), y)
+}
+
+/// [`exp`] of one value, the same bits.
+pub fn exp_f32(x: f32) -> f32 {
+    Scalar.to_array(exp(Scalar, Scalar.splat(x)))[0]
+}
+
+/// `x / (1 + exp(-x))`.
+#[inline(always)]
+pub fn silu<S: Simd>(s: S, x: S::F) -> S::F {
+    s.div(x, s.add(s.splat(1.0), exp(s, s.neg(x))))
+}
+
+/// Sum of 64 lanes by halves: `x[i] += x[i + 32]`, then 16, 8, 4, 2, 1.
+#[inline(always)]
+pub fn fold64<S: Simd>(s: S, mut x: [S::F; 8]) -> f32 {
+    for half in [4, 2, 1] {
+        for i in 0..half {
+            x[i] = s.add(x[i], x[i + half]);
+        }
+    }
+    s.fold_add(x[0])
+}
+
+/// Sum of squares of a row: lane `l` of 64 adds elements `l`, `l + 64`, ... by fma, then [`fold64`].
+#[inline(always)]
+pub fn sum_squares<S: Simd>(s: S, x: &[f32]) -> f32 {
+    let mut acc = [s.zero(); 8];
+    let chunks = x.chunks_exact(64);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (a, x) in acc.iter_mut().zip(chunk.chunks_exact(8)) {
+            let v = s.load(x);
+            *a = s.fma(v, v, *a);
+        }
+    }
+    // Zeros add nothing: the sums are never negative zero.
+    let mut tail = [0.0; 64];
+    tail[..rest.len()].copy_from_slice(rest);
+    if !rest.is_empty() {
+        for (a, x) in acc.iter_mut().zip(tail.chunks_exact(8)) {
+            let v = s.load(x);
+            *a = s.fma(v, v, *a);
+        }
+    }
+    fold64(s, acc)
+}

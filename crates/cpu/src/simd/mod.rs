@@ -1,0 +1,257 @@
+//! Vectors of eight lanes behind a token for the instruction set.
+//!
+//! A kernel is one function, generic over `S: Simd`, marked `#[inline(always)]` and entered through
+//! [`Simd::vectorize`], which compiles it with the features of `S`. The caller picks `S` at run time
+//! with [`dispatch!`](crate::dispatch). A token is zero-sized and exists only if the processor has the features, so that every
+//! method is safe. All instruction sets return identical bits for every method (payloads of NaN aside).
+//!
+//! ```
+//! use minfer_cpu::simd::{Isa, Simd};
+//!
+//! #[inline(always)]
+//! fn double<S: Simd>(s: S, x: &mut [f32]) {
+//!     for x in x.chunks_exact_mut(8) {
+//!         let v = s.load(x);
+//!         s.store(s.add(v, v), x);
+//!     }
+//! }
+//!
+//! let mut x = [1.0; 16];
+//! minfer_cpu::dispatch!(Isa::detect(), s => s.vectorize(|| double(s, &mut x)));
+//! assert_eq!(x, [2.0; 16]);
+//! ```
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod math;
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+pub use avx2::Avx2;
+pub use math::{exp, exp_f32, fold64, silu, sum_squares};
+pub use scalar::Scalar;
+
+use std::fmt;
+
+/// An instruction set that kernels can be compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Isa {
+    /// Plain Rust, on every machine.
+    Scalar,
+    /// AVX2, FMA and F16C.
+    Avx2,
+}
+
+impl Isa {
+    /// Best instruction set of this processor.
+    pub fn detect() -> Isa {
+        *Isa::available().last().unwrap_or(&Isa::Scalar)
+    }
+
+    /// Every instruction set of this processor, slowest first.
+    pub fn available() -> Vec<Isa> {
+        [Isa::Scalar, Isa::Avx2].into_iter().filter(|isa| isa.is_available()).collect()
+    }
+
+    /// Whether this processor has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => Avx2::detect().is_some(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 => false,
+        }
+    }
+
+    /// Name as shown to people and read by [`Isa::from_name`].
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2",
+        }
+    }
+
+    /// The instruction set of a name.
+    pub fn from_name(name: &str) -> Option<Isa> {
+        [Isa::Scalar, Isa::Avx2].into_iter().find(|isa| isa.name() == name)
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// `dispatch!(isa, s => expr)` evaluates `expr` with `s` bound to the token of `isa`; an instruction
+/// set that this processor lacks gives the scalar one (same bits, slower).
+#[macro_export]
+macro_rules! dispatch {
+    ($isa:expr, $s:ident => $body:expr) => {
+        match $crate::simd::token($isa) {
+            $crate::simd::Token::Scalar($s) => $body,
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Token::Avx2($s) => $body,
+        }
+    };
+}
+
+/// A token of any instruction set; see [`dispatch!`](crate::dispatch).
+#[derive(Clone, Copy, Debug)]
+pub enum Token {
+    /// Always there.
+    Scalar(Scalar),
+    /// AVX2, FMA and F16C were detected.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+}
+
+/// The token of `isa`, or the scalar one if the processor lacks it.
+pub fn token(isa: Isa) -> Token {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => Avx2::detect().map_or(Token::Scalar(Scalar), Token::Avx2),
+        _ => Token::Scalar(Scalar),
+    }
+}
+
+/// Eight f32 lanes and 256 integer bits of one instruction set.
+///
+/// Loads and stores use the first 8 (or 32) elements of a slice and panic if it is shorter.
+/// Arithmetic on floats is IEEE with one rounding per call. Integer lanes wrap.
+pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
+    /// Eight f32.
+    type F: Copy;
+    /// 256 bits: 32 bytes, 16 i16 or 8 i32, little-endian.
+    type I: Copy;
+    /// Running sums of `u8 * i8` products for 8 rows; see [`Simd::acc_start`].
+    type Acc: Copy;
+
+    /// Runs `f` compiled for this instruction set. Whatever `f` calls must be `#[inline(always)]`
+    /// down to the methods of this trait.
+    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::F;
+    /// All lanes +0.
+    #[inline(always)]
+    fn zero(self) -> Self::F {
+        self.splat(0.0)
+    }
+    /// The first 8 elements.
+    fn load(self, x: &[f32]) -> Self::F;
+    /// Writes the first 8 elements.
+    fn store(self, v: Self::F, out: &mut [f32]);
+    /// The first 8 elements, from IEEE half precision bits.
+    fn load_f16(self, x: &[u16]) -> Self::F;
+    /// Writes the first 8 elements as IEEE half precision bits, ties to even.
+    fn store_f16(self, v: Self::F, out: &mut [u16]);
+    /// The first 8 elements, from bfloat16 bits.
+    fn load_bf16(self, x: &[u16]) -> Self::F;
+    /// Lanes of an array.
+    #[inline(always)]
+    fn from_array(self, x: [f32; 8]) -> Self::F {
+        self.load(&x)
+    }
+    /// Lanes as an array.
+    #[inline(always)]
+    fn to_array(self, v: Self::F) -> [f32; 8] {
+        let mut out = [0.0; 8];
+        self.store(v, &mut out);
+        out
+    }
+
+    /// `a + b`.
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a - b`.
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b`.
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a / b`.
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a > b ? a : b`, so `b` if either is NaN.
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a < b ? a : b`, so `b` if either is NaN.
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// Sign bit flipped.
+    fn neg(self, a: Self::F) -> Self::F;
+    /// Sign bit cleared.
+    fn abs(self, a: Self::F) -> Self::F;
+    /// To the nearest integer, ties to even.
+    fn round_ties_even(self, a: Self::F) -> Self::F;
+    /// Lane-wise `a < b ? x : y`; `y` where `a` or `b` is NaN.
+    fn select_lt(self, a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
+    /// The nearest i32, ties to even; `i32::MIN` for NaN and whatever does not fit.
+    fn to_i32(self, a: Self::F) -> Self::I;
+    /// i32 lanes as f32, rounded to nearest.
+    fn from_i32(self, a: Self::I) -> Self::F;
+    /// The bits of the lanes.
+    fn to_bits(self, a: Self::F) -> Self::I;
+    /// Lanes of these bits.
+    fn from_bits(self, a: Self::I) -> Self::F;
+    /// `2^n` for i32 lanes in `-126..=127`.
+    #[inline(always)]
+    fn pow2(self, n: Self::I) -> Self::F {
+        self.from_bits(self.shl_i32::<23>(self.add_i32(n, self.splat_i32(127))))
+    }
+    /// Sum by halves: `x[i] += x[i + 4]`, then 2, then 1; the last steps of the 64-lane fold.
+    fn fold_add(self, a: Self::F) -> f32;
+    /// Maximum by halves with [`Simd::max`]'s rule for NaN.
+    fn fold_max(self, a: Self::F) -> f32;
+
+    /// The first 32 bytes.
+    fn load_bytes(self, x: &[u8]) -> Self::I;
+    /// Writes the first 32 bytes.
+    fn store_bytes(self, v: Self::I, out: &mut [u8]);
+    /// All bytes `x`.
+    fn splat_u8(self, x: u8) -> Self::I;
+    /// All i32 lanes `x`.
+    fn splat_i32(self, x: i32) -> Self::I;
+    /// Bitwise and.
+    fn and(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Bitwise or.
+    fn or(self, a: Self::I, b: Self::I) -> Self::I;
+    /// 16-bit lanes shifted left.
+    fn shl_i16<const N: i32>(self, a: Self::I) -> Self::I;
+    /// 16-bit lanes shifted right, zeros coming in.
+    fn shr_u16<const N: i32>(self, a: Self::I) -> Self::I;
+    /// 32-bit lanes shifted left.
+    fn shl_i32<const N: i32>(self, a: Self::I) -> Self::I;
+    /// 32-bit lanes shifted right, the sign coming in.
+    fn shr_i32<const N: i32>(self, a: Self::I) -> Self::I;
+    /// `a + b` in i32 lanes.
+    fn add_i32(self, a: Self::I, b: Self::I) -> Self::I;
+    /// `a - b` in i32 lanes.
+    fn sub_i32(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Larger of signed i32 lanes.
+    fn max_i32(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Largest signed i32 lane.
+    fn fold_max_i32(self, a: Self::I) -> i32;
+    /// The first 8 bytes as i32 lanes.
+    fn load_u8_i32(self, x: &[u8]) -> Self::I;
+    /// The first 8 signed bytes, each as two equal i16 lanes.
+    fn load_i8_pairs(self, x: &[u8]) -> Self::I;
+    /// Four vectors of i32 lanes as 32 signed bytes in order; saturates.
+    fn pack_i8(self, x: [Self::I; 4]) -> Self::I;
+
+    /// Starts sums at `bias`, two i16 per row: the first belongs to bytes 0 and 1 of each group of
+    /// four, the second to bytes 2 and 3.
+    fn acc_start(self, bias: i32) -> Self::Acc;
+    /// Adds the products of four unsigned weights per row with four signed activations.
+    ///
+    /// The weights are at most 127, so that a pair of products fits i16; sums of pairs may wrap as
+    /// long as the final ones fit.
+    fn acc_step(self, acc: Self::Acc, w: Self::I, x: i32) -> Self::Acc;
+    /// The sum of each row, i32 lanes.
+    fn acc_finish(self, acc: Self::Acc) -> Self::I;
+    /// The sum of each row times its scale (equal pairs of i16), i32 lanes.
+    fn acc_finish_scaled(self, acc: Self::Acc, scale: Self::I) -> Self::I;
+    /// `sum + w . x` over four signed weights per row (any i8) and four activations in `-127..=127`.
+    fn dot_signed(self, sum: Self::I, w: Self::I, x: i32) -> Self::I;
+    /// Asks for the cache line of `x[index..]` some time before it is needed; any index is allowed.
+    fn prefetch(self, x: &[u8], index: usize);
+}

@@ -1,0 +1,202 @@
+//! Every instruction set gives the bits of the scalar one, and `exp` is as accurate as promised.
+
+use minfer_cpu::dispatch;
+use minfer_cpu::simd::{self, Isa, Scalar, Simd};
+
+/// Bits with every NaN alike.
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }).collect()
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Any bits half of the time, else moderate numbers, with special values in between.
+    fn float(&mut self) -> f32 {
+        let special =
+            [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.5, 2.5, -1.5, 2147483648.0, 1e-40];
+        match self.next() % 16 {
+            0 => special[(self.next() % 10) as usize],
+            1..8 => f32::from_bits((self.next() >> 32) as u32),
+            _ => (self.next() >> 40) as f32 / 65536.0 - 128.0,
+        }
+    }
+
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| (self.next() >> 56) as u8)
+    }
+}
+
+/// Results of every method on the same operands.
+#[inline(always)]
+fn floats<S: Simd>(s: S, x: &[[f32; 8]; 3], half: &[u16; 8]) -> Vec<u32> {
+    let [a, b, c] = x.map(|x| s.from_array(x));
+    let f = [
+        s.add(a, b),
+        s.sub(a, b),
+        s.mul(a, b),
+        s.div(a, b),
+        s.fma(a, b, c),
+        s.max(a, b),
+        s.min(a, b),
+        s.neg(a),
+        s.abs(a),
+        s.round_ties_even(a),
+        s.select_lt(a, b, c, a),
+        s.from_i32(s.to_i32(a)),
+        s.load_f16(half),
+        s.load_bf16(half),
+        s.splat(x[0][0]),
+        simd::exp(s, a),
+        simd::silu(s, a),
+    ];
+    let mut out: Vec<u32> = f.iter().flat_map(|&v| bits(&s.to_array(v))).collect();
+    let mut h = [0; 8];
+    s.store_f16(a, &mut h);
+    out.extend(h.map(|h| if h & 0x7fff > 0x7c00 { 0x7e00 } else { u32::from(h) }));
+    out.extend(bits(&[
+        s.fold_add(a),
+        s.fold_max(s.select_lt(a, a, a, s.zero())),
+        simd::fold64(s, [a, b, c, a, b, c, a, b]),
+        simd::sum_squares(s, x.as_flattened()),
+    ]));
+    out
+}
+
+#[inline(always)]
+fn ints<S: Simd>(s: S, a: &[u8; 32], b: &[u8; 32], q: i32) -> Vec<u8> {
+    let (x, y) = (s.load_bytes(a), s.load_bytes(b));
+    let low = s.and(x, s.splat_u8(0x7f));
+    // Activations and bias of 64 around zero keep the contract of the products.
+    let acc = s.acc_step(s.acc_step(s.acc_start(q ^ 0x0101), low, q), s.and(y, s.splat_u8(31)), q);
+    let lanes = [x, y, s.shr_i32::<23>(x), s.shr_i32::<25>(y)];
+    let v = [
+        x,
+        s.and(x, y),
+        s.or(x, y),
+        s.shl_i16::<3>(x),
+        s.shr_u16::<5>(x),
+        s.shl_i32::<7>(x),
+        s.shr_i32::<7>(x),
+        s.add_i32(x, y),
+        s.sub_i32(x, y),
+        s.max_i32(x, y),
+        s.splat_i32(s.fold_max_i32(x)),
+        s.load_u8_i32(a),
+        s.load_i8_pairs(a),
+        s.pack_i8(lanes),
+        s.acc_finish(acc),
+        s.acc_finish_scaled(acc, s.load_i8_pairs(b)),
+        s.dot_signed(x, y, q),
+        s.to_bits(s.pow2(s.shr_i32::<25>(x))),
+        s.to_bits(s.from_bits(x)),
+    ];
+    let mut out = vec![0; 32 * v.len()];
+    for (v, out) in v.iter().zip(out.chunks_exact_mut(32)) {
+        s.store_bytes(*v, out);
+    }
+    out
+}
+
+#[test]
+fn instruction_sets_agree() {
+    let mut rng = Rng(0x1234_5678_9abc_def1);
+    for _ in 0..20_000 {
+        let x: [[f32; 8]; 3] = std::array::from_fn(|_| std::array::from_fn(|_| rng.float()));
+        let half = std::array::from_fn(|_| (rng.next() >> 48) as u16);
+        let (a, b) = (rng.bytes(), rng.bytes());
+        let q = i32::from_le_bytes(rng.bytes::<4>().map(|b| if b == 0x80 { 0x81 } else { b }));
+        let want = (floats(Scalar, &x, &half), ints(Scalar, &a, &b, q));
+        for isa in Isa::available() {
+            let got = dispatch!(isa, s => s.vectorize(|| (floats(s, &x, &half), ints(s, &a, &b, q))));
+            assert_eq!(got.0, want.0, "{isa} {x:?}");
+            assert_eq!(got.1, want.1, "{isa} {a:?} {b:?}");
+        }
+    }
+}
+
+#[test]
+fn extreme_products_are_exact() {
+    for isa in Isa::available() {
+        for w in [0u8, 0x7f, 0x80, 0xff] {
+            for q in [-127i8, 127] {
+                let x = i32::from_le_bytes([q.cast_unsigned(); 4]);
+                let got = dispatch!(isa, s => {
+                    let mut out = [0; 32];
+                    s.store_bytes(s.dot_signed(s.splat_i32(5), s.splat_u8(w), x), &mut out);
+                    out
+                });
+                let want = 5 + 4 * i32::from(w.cast_signed()) * i32::from(q);
+                assert_eq!(got[..4], want.to_le_bytes(), "{isa} {w} {q}");
+            }
+        }
+    }
+}
+
+#[test]
+fn half_precision_is_complete() {
+    for isa in Isa::available() {
+        for first in (0..=u16::MAX).step_by(8) {
+            let h: [u16; 8] = std::array::from_fn(|i| first + i as u16);
+            let (wide, back) = dispatch!(isa, s => {
+                let v = s.load_f16(&h);
+                let mut back = [0; 8];
+                s.store_f16(v, &mut back);
+                (s.to_array(v), back)
+            });
+            for i in 0..8 {
+                let want = half::f16::from_bits(h[i]);
+                assert!(wide[i] == want.to_f32() || want.is_nan() && wide[i].is_nan(), "{isa} {:x}", h[i]);
+                assert!(back[i] == h[i] || want.is_nan(), "{isa} {:x}", h[i]);
+            }
+        }
+    }
+}
+
+/// Every 61st float of the range where `exp` is neither 0 nor infinite, against f64.
+#[test]
+fn exp_is_accurate() {
+    let isa = Isa::detect();
+    let mut worst = 0.0f64;
+    let mut check = |x: &[f32; 8]| {
+        let y = dispatch!(isa, s => s.vectorize(|| s.to_array(simd::exp(s, s.load(x)))));
+        for (&x, y) in x.iter().zip(y) {
+            let want = f64::from(x).exp();
+            if x < -87.3 {
+                assert_eq!(y.to_bits(), 0, "{x}");
+            } else if want > f64::from(f32::MAX) {
+                assert!(y == f32::INFINITY || want < f64::from(f32::MAX) * 1.0001, "{x} {y}");
+            } else if y.is_finite() {
+                worst = worst.max((f64::from(y) / want - 1.0).abs());
+            } else {
+                assert!(want > f64::from(f32::MAX) * 0.9999, "{x} {y}");
+            }
+        }
+    };
+    for sign in [0, 0x8000_0000u32] {
+        for bits in (0..100f32.to_bits()).step_by(61 * 8) {
+            check(&std::array::from_fn(|i| f32::from_bits(sign | (bits + 61 * i as u32))));
+        }
+    }
+    check(&[-87.3, -87.29999, -87.30001, 88.7, 88.72, 88.73, 1e30, -1e30]);
+    assert!(worst < 2e-7, "{worst:e}");
+    assert!(simd::exp_f32(f32::NAN).is_nan());
+    assert_eq!(simd::exp_f32(f32::NEG_INFINITY), 0.0);
+    assert_eq!(simd::exp_f32(f32::INFINITY), f32::INFINITY);
+    assert_eq!(simd::exp_f32(0.0), 1.0);
+}
+
+#[test]
+fn names_round_trip() {
+    for isa in Isa::available() {
+        assert_eq!(Isa::from_name(isa.name()), Some(isa));
+    }
+    assert_eq!(Isa::from_name("nonsense"), None);
+}
