@@ -1,10 +1,13 @@
 //! Recorded results of llama.cpp for tiny models.
 //!
-//! The large ones live outside the repository: in the folder that the environment variable
+//! [`fixtures`] are small and part of the repository: recordings for models that
+//! [`tiny`](crate::tiny) writes. The large ones live outside the repository: in the folder that the environment variable
 //! `MINFER_GOLDEN` names, else in `../shared/golden` next to the workspace. Tests that use them say
 //! loudly that they were skipped where the folder is missing.
 
 use crate::safetensors::{Safetensors, SafetensorsError};
+use crate::tiny::{TinySpec, Types};
+use minfer_gguf::TensorType;
 use std::path::{Path, PathBuf};
 
 /// The folder of large recorded results, if there is one.
@@ -58,4 +61,34 @@ impl Golden {
         }
         Ok(Golden { tokens, n_vocab, log_probs, greedy: ids("greedy")? })
     }
+}
+
+/// A model that [`tiny`](crate::tiny) writes, with llama.cpp's results for it.
+#[derive(Clone, Debug)]
+pub struct Fixture {
+    /// Name of the recording.
+    pub name: &'static str,
+    /// The model.
+    pub spec: TinySpec,
+    /// [`fingerprint`](crate::rng::fingerprint) of the file that was recorded, in hexadecimal.
+    pub fingerprint: String,
+    /// The results.
+    pub golden: Golden,
+}
+
+/// Recordings that are part of the repository: each family in F32 with the small vocabulary, and a tied
+/// model in Q4_K, which llama.cpp runs with quantised activations.
+pub fn fixtures() -> Result<Vec<Fixture>, SafetensorsError> {
+    let q4_k = TinySpec::qwen2().wide().with_tied_output().with_types(Types::all(TensorType::Q4K));
+    let list: [(&str, TinySpec, &[u8]); 4] = [
+        ("llama", TinySpec::llama(), include_bytes!("../fixtures/llama.safetensors")),
+        ("llama3-rope", TinySpec::llama3_rope(), include_bytes!("../fixtures/llama3-rope.safetensors")),
+        ("qwen2", TinySpec::qwen2(), include_bytes!("../fixtures/qwen2.safetensors")),
+        ("qwen2-tied-q4_k", q4_k, include_bytes!("../fixtures/qwen2-tied-q4_k.safetensors")),
+    ];
+    let load = |(name, spec, bytes): (&'static str, TinySpec, &[u8])| {
+        let fingerprint = Safetensors::parse(bytes)?.metadata("model_fingerprint").unwrap_or_default().into();
+        Ok(Fixture { name, spec: spec.with_vocab(), fingerprint, golden: Golden::parse(bytes)? })
+    };
+    list.into_iter().map(load).collect()
 }

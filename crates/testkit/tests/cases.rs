@@ -1,8 +1,8 @@
 //! The op cases on the reference itself, and on devices with mistakes that they must notice.
 
 use minfer_graph::{
-    Backend, BackendError, BackendKind, BackendTag, BufferId, BufferRules, BufferSlice, Capture, Graph,
-    KvPair, MemoryInfo, Node, NodeCall, NodeId, Op, Unsupported, WeightSpec,
+    ActPrecision, Backend, BackendError, BackendKind, BackendTag, BufferId, BufferRules, BufferSlice,
+    Capture, Graph, KvPair, MemoryInfo, Node, NodeCall, NodeId, Op, Unsupported, WeightSpec,
 };
 use minfer_testkit::cases::{CaseError, CaseRun};
 use minfer_testkit::{ReferenceBackend, all_cases, check, error_cases, run_case};
@@ -77,6 +77,28 @@ enum Mistake {
     Lazy,
     /// The first source is written.
     Source,
+    /// None: activations of quantised weights are rounded as the numeric contract says.
+    Rounding,
+}
+
+/// Activations in blocks of 32 with 8 bits, or 16 in two planes.
+fn rounded(x: &[f32], act: ActPrecision) -> Vec<f32> {
+    let mut out = Vec::new();
+    for block in x.chunks(32) {
+        let amax = f32::from_bits(block.iter().map(|v| v.abs().to_bits()).max().unwrap_or(0));
+        let d = amax / 127.0;
+        let plane = |v: f32, d: f32| (v / d).round_ties_even().clamp(-127.0, 127.0);
+        out.extend(block.iter().map(|&v| match act {
+            _ if d < f32::MIN_POSITIVE => 0.0,
+            _ if !d.is_finite() => f32::NAN,
+            ActPrecision::Int8 => d * plane(v, d),
+            ActPrecision::Int16 => {
+                let (q, d2) = (plane(v, d), d / 254.0);
+                d.mul_add(q, d2 * plane((-d).mul_add(q, v), d2))
+            }
+        }));
+    }
+    out
 }
 
 /// The reference with a mistake.
@@ -151,6 +173,15 @@ impl Backend for Wrong {
             self.inner.execute_node(call)?;
             return self.inner.write_host(rows, &before);
         }
+        if let (Mistake::Rounding, Some(act)) = (self.mistake, rounded_activations(call)) {
+            let mut before = vec![0; call.inputs[0].len];
+            self.inner.read_host(call.inputs[0], &mut before)?;
+            let x: Vec<f32> = before.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            let x: Vec<u8> = rounded(&x, act).iter().flat_map(|v| v.to_le_bytes()).collect();
+            self.inner.write_host(call.inputs[0], &x)?;
+            self.inner.execute_node(call)?;
+            return self.inner.write_host(call.inputs[0], &before);
+        }
         self.inner.execute_node(call)?;
         match (self.mistake, call.kv) {
             (Mistake::Values, _) => self.change(output, |v| v * 1.0625),
@@ -180,6 +211,28 @@ impl Backend for Wrong {
     fn synchronize(&mut self) -> Result<(), BackendError> {
         self.inner.synchronize()
     }
+}
+
+/// How a node rounds its first source, if it does.
+fn rounded_activations(call: &NodeCall<'_>) -> Option<ActPrecision> {
+    let (weight, act) = match call.node.op {
+        Op::MatMul { weight, act, .. } => (weight, act),
+        Op::QkvRopeStore(f) => (f.wq, f.act),
+        _ => return None,
+    };
+    call.graph.weight(weight).ty.is_quantized().then_some(act)
+}
+
+#[test]
+fn the_numeric_contract_stays_within_the_tolerances() {
+    let mut failures = Vec::new();
+    for case in all_cases() {
+        if case.graph.nodes.iter().any(|n| matches!(n.op, Op::MatMul { .. } | Op::QkvRopeStore(_))) {
+            let mut backend = Wrong { inner: reference(), mistake: Mistake::Rounding };
+            failures.extend(check(&case, &mut backend).err().map(|e| e.to_string()));
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 #[test]

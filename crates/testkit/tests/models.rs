@@ -85,6 +85,26 @@ fn written_models_show_mistakes() {
 }
 
 #[test]
+fn naive_model_agrees_with_the_recordings_of_the_repository() {
+    for fixture in golden::fixtures().unwrap() {
+        let (name, golden) = (fixture.name, fixture.golden);
+        let bytes = fixture.spec.to_bytes().unwrap();
+        assert_eq!(format!("{:016x}", fingerprint(&bytes)), fixture.fingerprint, "{name}: the file changed");
+        let model = NaiveModel::parse(&bytes).unwrap();
+        let right = model.log_probs(&golden.tokens, None).unwrap();
+        let error = centred_nmse(&golden.log_probs, &right, golden.n_vocab);
+        // llama.cpp rounds activations to 8 bits where weights are quantised.
+        let limit = if fixture.spec.types.attn.is_quantized() { 2e-3 } else { LIMIT };
+        assert!(error <= limit, "{name}: {error:e}");
+        for fault in faults(fixture.spec.family.name).filter(|f| *f != Fault::ScaleOff) {
+            let wrong = model.log_probs(&golden.tokens, Some(fault)).unwrap();
+            let error = centred_nmse(&golden.log_probs, &wrong, golden.n_vocab);
+            assert!(error > 0.01, "{name}: {fault:?} gives {error:e}");
+        }
+    }
+}
+
+#[test]
 fn written_models_never_change() {
     let expected = [
         ("llama", 0xea68_9aa3_407e_5d43),

@@ -32,10 +32,11 @@ pub(super) fn cases() -> Vec<OpCase> {
         // Values per row of plain types follow the shapes' third number to become odd.
         let unit = if ty.is_quantized() { ty.block_len() } else { 37 };
         for (i, (rows, units, tokens)) in SHAPES.into_iter().enumerate() {
-            let act = [ActPrecision::Int8, ActPrecision::Int16][i % 2];
+            // The single output of the first shape may be small by chance: it wants the higher precision.
+            let act = [ActPrecision::Int16, ActPrecision::Int8][i % 2];
             list.push(product(ty, act, rows, units * unit, tokens, i % 3 == 1));
         }
-        list.push(product(ty, ActPrecision::Int16, 33, 3 * unit, 5, true));
+        list.push(product(ty, ActPrecision::Int8, 33, 3 * unit, 5, true));
         list.push(special_rows(ty, 3 * unit));
     }
     for outputs in [0, 1, 3] {
@@ -68,7 +69,9 @@ fn special_rows(ty: TensorType, cols: usize) -> OpCase {
     let weight = c.weight("w", ty, 9, cols);
     let act = ActPrecision::Int8;
     let y = c.push("y", Op::MatMul { weight, bias: None, act }, &[x]);
-    c.finish(&[y], tolerance(ty, act))
+    // The large value takes the precision of its block.
+    let limit = if ty.is_quantized() { Tolerance::Nmse(1e-3) } else { tolerance(ty, act) };
+    c.finish(&[y], limit)
 }
 
 /// The output head: gathered rows, a norm, a product; nothing at all when no output is wanted.
