@@ -142,6 +142,9 @@ fn zero_outputs() {
             Rig::new(&random_graph(seed), devices(vec![Box::new(gpu)]), &PlanOptions::new(dims(4, 0, 1)));
         let outputs = rig.run(seed, 0, dims(4, 0, 1)).unwrap();
         assert!(outputs.last().unwrap().is_empty());
+        let (graph, live) = (&rig.plan.graph, rig.plan.graph.live());
+        let run = graph.nodes.iter().filter(|n| live[n.id] && !n.is_input() && n.shape.rows != Dim::Outputs);
+        assert_eq!(rig.scheduler.counters.nodes, run.count() as u64);
         assert_eq!(bits(&outputs), bits(&rig.run(seed, 0, dims(4, 0, 1)).unwrap()));
     }
 }

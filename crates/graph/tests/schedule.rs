@@ -309,3 +309,30 @@ fn replay_equals_direct() {
     assert_eq!(handle.stats().replay_keys.len(), 6);
     assert!(seen > 0);
 }
+
+/// Recordings belong to the buffers they were made with: two allocators of one plan, used in turn.
+#[test]
+fn replay_keeps_allocators_apart() {
+    let mut b = GraphBuilder::new();
+    let x = value_input(&mut b, "x");
+    let y = b.silu("y", x).unwrap();
+    let z = b.rms_norm("z", None, 1e-5, y).unwrap();
+    b.output(z);
+    let gpu = chaos(GPU).with_replay();
+    let handle = gpu.handle();
+    let mut rig = Rig::new(&b.finish(0), devices(vec![Box::new(gpu)]), &PlanOptions::new(dims(1, 0, 1)));
+    let mut second = GraphAllocator::new(&rig.plan, &mut rig.backends, None).unwrap();
+    let mut single = Rig::new(
+        &rig.plan.graph.clone(),
+        devices(vec![Box::new(reference(GPU))]),
+        &PlanOptions::new(dims(1, 0, 1)),
+    );
+    for seed in 0..10 {
+        std::mem::swap(&mut rig.alloc, &mut second);
+        rig.fill(seed, 0, dims(1, 0, 1));
+        rig.execute(Step { replay: true, ..Step::new(dims(1, 0, 1)) }).unwrap();
+        let got = rig.read(z, dims(1, 0, 1)).unwrap();
+        assert_eq!(bits(&[got]), bits(&single.run(seed, 0, dims(1, 0, 1)).unwrap()), "run {seed}");
+    }
+    assert_eq!(handle.stats().replays, 4);
+}

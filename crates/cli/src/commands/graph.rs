@@ -1,0 +1,55 @@
+//! `minfer graph`: nodes, splits, buffers and memory, without loading weights.
+
+use super::{megabytes, print, print_json};
+use crate::args::{GraphArgs, GraphFormat};
+use crate::inputs;
+use anyhow::Result;
+use minfer::MemoryForecast;
+use minfer::graph::{FusionSwitches, dot_plan, dump_plan, json_plan};
+use serde_json::json;
+
+pub fn run(args: &GraphArgs) -> Result<()> {
+    let name = inputs::one_model(args.name.as_deref(), &args.model)?;
+    let file = inputs::open_file(name, args.model.offline)?;
+    let mut options = inputs::session_options(&file, &args.model)?;
+    if args.no_fuse {
+        options.fusions = FusionSwitches::NONE;
+    }
+    let (plan, memory) = minfer::forecast(&file, &options, args.model.device)?;
+    match args.format {
+        GraphFormat::Dot => print(&dot_plan(&plan)),
+        GraphFormat::Json => {
+            let mut value = json_plan(&plan);
+            value["forecast"] = json!({
+                "n_ctx": options.n_ctx,
+                "n_batch": options.n_batch,
+                "weights": memory.weights,
+                "kv": memory.kv,
+                "arenas": memory.arenas,
+                "scratch": memory.scratch,
+                "tokenizer": memory.tokenizer,
+                "program": memory.program,
+                "peak": memory.peak(),
+            });
+            print_json(&value)
+        }
+        GraphFormat::Text => {
+            let text = dump_plan(&plan);
+            print(&format!("{text}\n{}", forecast_text(&memory, options.n_ctx, options.n_batch)))
+        }
+    }
+}
+
+fn forecast_text(m: &MemoryForecast, n_ctx: usize, n_batch: usize) -> String {
+    let rows = [
+        ("weights", m.weights),
+        ("KV cache", m.kv),
+        ("values of the graph", m.arenas),
+        ("work space", m.scratch),
+        ("vocabulary, metadata", m.tokenizer),
+        ("program", m.program),
+        ("peak", m.peak()),
+    ];
+    let lines = rows.map(|(what, bytes)| format!("  {what:<22} {:>12}\n", megabytes(bytes)));
+    format!("memory with a context of {n_ctx} and steps of {n_batch} tokens:\n{}", lines.concat())
+}

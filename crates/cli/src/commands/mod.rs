@@ -1,0 +1,52 @@
+//! One file per command.
+
+mod bench;
+mod eval;
+mod graph;
+mod info;
+mod models;
+mod run;
+mod tables;
+mod tokenize;
+
+use crate::args::Command;
+use anyhow::Result;
+use std::io::{self, Write};
+
+/// Runs a command.
+pub fn dispatch(command: Command) -> Result<()> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Eval(args) => eval::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Graph(args) => graph::run(&args),
+        Command::Pull(args) => models::pull(&args),
+        Command::List(args) => models::list(&args),
+        Command::Rm(args) => models::remove(&args),
+        Command::Devices(args) => tables::devices(args.json),
+        Command::Knobs(args) => tables::knobs(args.json),
+        Command::Completions(args) => tables::completions(args.shell),
+    }
+}
+
+/// Writes to stdout; a reader that went away is an error like any other.
+fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Writes a value as JSON to stdout.
+fn print_json(value: &serde_json::Value) -> Result<()> {
+    print(&serde_json::to_string_pretty(value)?)
+}
+
+/// Bytes for people.
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}

@@ -1,0 +1,130 @@
+//! `minfer run`: one answer.
+
+use crate::args::RunArgs;
+use crate::exit::Usage;
+use crate::inputs;
+use crate::source::ModelSpec;
+use anyhow::{Result, bail};
+use minfer::text::{EncodeOptions, Message, RenderInput};
+use minfer::{Answer, Control, Finish, GenerateOptions, Model, Session, knob_value};
+use std::io::{self, Write};
+
+const NO_PROMPT: &str = "no prompt: give it as an argument after the model, with -p or -f, or on stdin";
+
+pub fn run(args: &RunArgs) -> Result<()> {
+    let (name, word) = model_and_prompt(args)?;
+    let prompt = match (word, &args.prompt, &args.file) {
+        (Some(_), Some(_), _) | (Some(_), _, Some(_)) => {
+            return Err(Usage("two prompts: one as an argument and one by option".into()).into());
+        }
+        (Some(word), None, None) => word.to_string(),
+        (None, Some(text), _) => text.clone(),
+        (None, None, Some(path)) => inputs::read_text(path)?,
+        (None, None, None) => inputs::stdin_text(NO_PROMPT)?,
+    };
+    if prompt.is_empty() {
+        return Err(Usage("the prompt is empty".into()).into());
+    }
+    let mut sampler = inputs::sampler(&args.sampling)?;
+    let (model, mut session) = inputs::load(name, &args.model)?;
+    let ids = prompt_ids(args, &model, &prompt)?;
+    let limit = session.options().n_ctx;
+    eprintln!(
+        "{} on {}, context {limit}",
+        model.file().path().file_name().unwrap_or_default().to_string_lossy(),
+        model.device()
+    );
+    let sequence = session.new_sequence()?;
+    let options =
+        GenerateOptions { max_tokens: args.max_tokens, stop: args.stop.clone(), ignore_eos: args.ignore_eos };
+    let mut closed = None;
+    let cancel = std::sync::atomic::AtomicBool::new(false);
+    let control = Control { cancel: Some(&cancel), ..Control::default() };
+    let answer =
+        minfer::generate(&mut session, sequence, &ids, &mut sampler, &options, &control, &mut |text| {
+            let mut out = io::stdout().lock();
+            if let Err(e) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+                cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+                closed.get_or_insert(e);
+            }
+        })?;
+    if let Some(e) = closed {
+        return Err(e.into());
+    }
+    if !answer.text.ends_with('\n') {
+        writeln!(io::stdout())?;
+    }
+    dump(&mut session)?;
+    report(&answer, &session, sampler.config());
+    Ok(())
+}
+
+/// Which words are the model and the prompt.
+fn model_and_prompt(args: &RunArgs) -> Result<(Option<&str>, Option<&str>)> {
+    let given = args.model.model.as_deref();
+    match (args.words.as_slice(), given) {
+        ([], given) => Ok((given, None)),
+        ([word], Some(given)) => Ok((Some(given), Some(word))),
+        ([word], None) => {
+            ModelSpec::parse(word)?;
+            Ok((Some(word), None))
+        }
+        ([model, prompt], None) => Ok((Some(model), Some(prompt))),
+        ([a, _], Some(b)) => Err(Usage(format!("two models: `{a}` and `{b}`")).into()),
+        _ => Err(Usage("at most a model and a prompt".into()).into()),
+    }
+}
+
+/// The prompt as ids: through the model's chat template, or as it is with `--raw`.
+fn prompt_ids(args: &RunArgs, model: &Model, prompt: &str) -> Result<Vec<u32>> {
+    let tokenizer = model.tokenizer()?;
+    if args.raw {
+        let ids = tokenizer.encode(prompt, EncodeOptions::default());
+        return Ok(ids);
+    }
+    let Some(template) = model.file().chat_template()? else {
+        bail!("the model has no chat template; --raw takes the prompt as it is");
+    };
+    let text_of = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).map(str::to_string);
+    let system = args.system.iter().map(|s| Message::new("system", s.as_str()));
+    let rendered = template.render(&RenderInput {
+        messages: system.chain([Message::new("user", prompt)]).collect(),
+        add_generation_prompt: true,
+        bos_token: text_of(tokenizer.bos()),
+        eos_token: text_of(tokenizer.eos()),
+        ..RenderInput::default()
+    })?;
+    Ok(tokenizer.encode_parts(&rendered.parts, true))
+}
+
+fn report(answer: &Answer, session: &Session, config: &minfer::SamplerConfig) {
+    let rate = |n: usize, t: std::time::Duration| n as f64 / t.as_secs_f64().max(1e-9);
+    let why = match &answer.finish {
+        Finish::EndToken(_) => "the model ended".to_string(),
+        Finish::StopString(s) => format!("stop text {s:?}"),
+        Finish::MaxTokens => "token limit".to_string(),
+        Finish::ContextFull => format!("context of {} is full", session.options().n_ctx),
+        Finish::Cancelled => "cancelled".to_string(),
+    };
+    // The first token comes from the prompt's logits; the decode steps make the others.
+    let decoded = answer.tokens.len().saturating_sub(1);
+    eprintln!(
+        "prompt {} tokens, {:.1} tokens/s; answer {} tokens, {:.1} tokens/s; {why}; seed {}",
+        answer.prompt_tokens,
+        rate(answer.prompt_tokens, answer.prompt_time),
+        answer.tokens.len(),
+        rate(decoded, answer.decode_time),
+        config.seed,
+    );
+}
+
+/// `MINFER_GRAPH_DUMP`: the last logits and layer 0's KV regions, raw, for comparing runs.
+fn dump(session: &mut Session) -> Result<()> {
+    let Some(folder) = knob_value("MINFER_GRAPH_DUMP") else { return Ok(()) };
+    let folder = std::path::Path::new(&folder);
+    std::fs::create_dir_all(folder)?;
+    for (name, bytes) in session.dump()? {
+        std::fs::write(folder.join(name), bytes)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! `minfer devices`, `knobs` and `completions`.
+
+use super::{megabytes, print, print_json};
+use crate::args::Cli;
+use anyhow::Result;
+use clap::CommandFactory;
+use serde_json::{Value, json};
+
+pub fn devices(as_json: bool) -> Result<()> {
+    let devices = minfer::devices()?;
+    if as_json {
+        let list = devices.iter().map(|d| {
+            json!({ "device": d.tag.to_string(), "name": d.name, "total": d.memory.total, "free": d.memory.free })
+        });
+        return print_json(&Value::Array(list.collect()));
+    }
+    let size = |bytes: Option<u64>| bytes.map_or("unknown".to_string(), megabytes);
+    let line = |d: &minfer::DeviceInfo| {
+        let (free, total) = (size(d.memory.free), size(d.memory.total));
+        format!("{}  {}, memory {free} free of {total}\n", d.tag, d.name)
+    };
+    print(&devices.iter().map(line).collect::<String>())
+}
+
+pub fn knobs(as_json: bool) -> Result<()> {
+    if as_json {
+        let list = minfer::KNOBS
+            .iter()
+            .map(|k| json!({ "name": k.name, "value": k.value, "default": k.default, "help": k.help }));
+        return print_json(&Value::Array(list.collect()));
+    }
+    let line =
+        |k: &minfer::Knob| format!("{}={}\n    {} [default: {}]\n", k.name, k.value, k.help, k.default);
+    print(&minfer::KNOBS.iter().map(line).collect::<String>())
+}
+
+pub fn completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "minfer", &mut text);
+    print(&String::from_utf8(text)?)
+}

@@ -1,0 +1,50 @@
+//! What goes to the terminal besides a command's output.
+
+use crate::exit::INTERRUPTED;
+use indicatif::{ProgressBar, ProgressStyle};
+use minfer::LoadProgress;
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+/// Ctrl-C ends the program at once with its own exit code, wherever it is: text that was shown stays,
+/// and a download leaves a part that the next one resumes.
+pub fn end_on_interrupt() {
+    let end = || std::process::exit(i32::from(INTERRUPTED));
+    if let Err(e) = ctrlc::set_handler(end) {
+        eprintln!("warning: Ctrl-C will not give exit code {INTERRUPTED}: {e}");
+    }
+}
+
+/// Shows a load that takes longer than a moment, if stderr is a terminal.
+pub struct LoadBar {
+    started: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl LoadBar {
+    pub fn new() -> Self {
+        LoadBar { started: Instant::now(), bar: None }
+    }
+
+    pub fn update(&mut self, progress: LoadProgress) {
+        const MOMENT: Duration = Duration::from_millis(300);
+        if self.bar.is_none() && self.started.elapsed() > MOMENT && io::stderr().is_terminal() {
+            let bar = ProgressBar::new(progress.total);
+            if let Ok(style) = ProgressStyle::with_template("loading {bar:30} {bytes}/{total_bytes}") {
+                bar.set_style(style);
+            }
+            self.bar = Some(bar);
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(progress.done);
+        }
+    }
+}
+
+impl Drop for LoadBar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

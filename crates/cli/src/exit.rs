@@ -1,0 +1,61 @@
+//! Exit codes: 0 done, 1 failed, 2 usage, 3 model unusable, 4 device unusable, 5 not enough memory,
+//! 130 interrupted.
+
+use crate::source::SourceError;
+use minfer::ErrorKind;
+use std::io;
+
+pub const FAILED: u8 = 1;
+pub const USAGE: u8 = 2;
+pub const MODEL: u8 = 3;
+pub const DEVICE: u8 = 4;
+pub const MEMORY: u8 = 5;
+pub const INTERRUPTED: u8 = 130;
+
+/// A mistake in the arguments that only shows after parsing.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// The exit code of an error.
+pub fn code(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if cause.is::<Usage>() {
+            return USAGE;
+        }
+        if let Some(e) = cause.downcast_ref::<SourceError>() {
+            let usage = matches!(e, SourceError::Unknown { .. } | SourceError::BadSpec { .. });
+            return if usage { USAGE } else { MODEL };
+        }
+        if let Some(e) = cause.downcast_ref::<minfer::Error>() {
+            return match e.kind() {
+                ErrorKind::Model => MODEL,
+                ErrorKind::Input => USAGE,
+                ErrorKind::Device => DEVICE,
+                ErrorKind::Memory => MEMORY,
+                ErrorKind::Cancelled => INTERRUPTED,
+                _ => FAILED,
+            };
+        }
+    }
+    FAILED
+}
+
+/// One line: the error and what lies behind it, without repeating a cause that its effect already quotes.
+pub fn message(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// Whether the reader of our output went away: nobody is left to be told.
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|c| c.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+}

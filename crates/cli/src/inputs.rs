@@ -1,0 +1,111 @@
+//! From arguments to models, sessions and texts.
+
+use crate::args::{ModelOptions, SamplingOptions};
+use crate::console::LoadBar;
+use crate::exit::Usage;
+use crate::source::{self, ModelSpec, SourceOptions, StderrReporter};
+use anyhow::{Context, Result};
+use minfer::{LoadOptions, Model, ModelFile, Sampler, SamplerConfig, Session, SessionOptions, knob_value};
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Context when the user asks for none, if the model has that much.
+const DEFAULT_CTX: usize = 8192;
+
+/// The local file of a MODEL argument; the catalogue's default if there is none.
+pub fn resolve(name: Option<&str>, offline: bool) -> Result<PathBuf> {
+    let spec = ModelSpec::parse(name.unwrap_or(source::catalogue::DEFAULT))?;
+    let mut options = SourceOptions::from_env(Arc::new(StderrReporter::new()))?;
+    options.offline = offline;
+    Ok(source::resolve(&spec, &options)?)
+}
+
+/// Opens the file of a MODEL argument without its weights.
+pub fn open_file(name: Option<&str>, offline: bool) -> Result<ModelFile> {
+    Ok(ModelFile::open(&resolve(name, offline)?)?)
+}
+
+/// Of a positional argument and `--model`, the one that was given.
+pub fn one_model<'a>(positional: Option<&'a str>, options: &'a ModelOptions) -> Result<Option<&'a str>> {
+    match (positional, options.model.as_deref()) {
+        (Some(a), Some(b)) => Err(Usage(format!("two models: `{a}` and `{b}`")).into()),
+        (a, b) => Ok(a.or(b)),
+    }
+}
+
+/// Sizes of a session for a file.
+pub fn session_options(file: &ModelFile, options: &ModelOptions) -> Result<SessionOptions> {
+    if options.cache_type_k != options.cache_type_v {
+        return Err(Usage("K and V caches of different types are not handled".into()).into());
+    }
+    let trained = file.spec()?.n_ctx_train;
+    let n_ctx = options.ctx_size.unwrap_or(trained.min(DEFAULT_CTX));
+    let trace = knob_value("MINFER_GRAPH_TRACE").map(|_| {
+        let print = |text: &str| eprint!("{text}");
+        Arc::new(print) as Arc<dyn Fn(&str) + Send + Sync>
+    });
+    Ok(SessionOptions {
+        n_ctx,
+        n_batch: options.batch_size.min(n_ctx),
+        kv_type: options.cache_type_k.into(),
+        graph_trace: trace,
+        ..SessionOptions::default()
+    })
+}
+
+/// Loads a model and opens a session on it.
+pub fn load(name: Option<&str>, options: &ModelOptions) -> Result<(Model, Session)> {
+    let file = open_file(name, options.offline)?;
+    let sizes = session_options(&file, options)?;
+    minfer::check_memory(&file, &sizes, options.device)?;
+    let mut bar = LoadBar::new();
+    let mut progress = |p| bar.update(p);
+    let model = Model::from_file(
+        file,
+        LoadOptions {
+            threads: options.threads,
+            device: options.device,
+            load: options.load.into(),
+            progress: Some(&mut progress),
+        },
+    )?;
+    drop(bar);
+    let session = Session::new(&model, sizes)?;
+    Ok((model, session))
+}
+
+/// A sampler, and its seed: the given one, or one drawn from the clock.
+pub fn sampler(options: &SamplingOptions) -> Result<Sampler> {
+    let seed = options.seed.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(0, |t| t.as_nanos() as u64 & 0xffff_ffff)
+    });
+    Ok(Sampler::new(SamplerConfig {
+        temperature: options.temp,
+        top_k: options.top_k,
+        top_p: options.top_p,
+        min_p: options.min_p,
+        repeat_penalty: options.repeat_penalty,
+        frequency_penalty: options.frequency_penalty,
+        presence_penalty: options.presence_penalty,
+        repeat_last_n: options.repeat_last_n,
+        seed,
+    })?)
+}
+
+/// A text file, or why not.
+pub fn read_text(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+    String::from_utf8(bytes).with_context(|| format!("{}: not UTF-8 text", path.display()))
+}
+
+/// All of stdin, unless a person sits there.
+pub fn stdin_text(missing: &str) -> Result<String> {
+    if io::stdin().is_terminal() {
+        return Err(Usage(missing.to_string()).into());
+    }
+    let mut bytes = Vec::new();
+    io::stdin().read_to_end(&mut bytes).context("stdin")?;
+    String::from_utf8(bytes).context("stdin: not UTF-8 text")
+}

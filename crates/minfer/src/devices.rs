@@ -1,0 +1,75 @@
+//! Which devices there are and which one is asked for.
+
+use crate::error::{Error, ErrorKind};
+use crate::knobs::knob_value;
+use minfer_cpu::{CpuBackend, CpuOptions, Isa};
+use minfer_graph::{Backend, BackendTag, MemoryInfo};
+use std::str::FromStr;
+
+/// What the user asks for with `--device`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The best device there is; says what it took.
+    #[default]
+    Auto,
+    /// The host's processors.
+    Cpu,
+    /// A wgpu adapter by index.
+    Wgpu(u8),
+    /// An NVIDIA device by index.
+    Cuda(u8),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let (kind, index) = s.split_once(':').unwrap_or((s, "0"));
+        let index = index.parse::<u8>().map_err(|_| format!("`{s}`: the index is not a small number"))?;
+        match kind {
+            "auto" if !s.contains(':') => Ok(DeviceChoice::Auto),
+            "cpu" if !s.contains(':') => Ok(DeviceChoice::Cpu),
+            "wgpu" => Ok(DeviceChoice::Wgpu(index)),
+            "cuda" => Ok(DeviceChoice::Cuda(index)),
+            _ => Err(format!("`{s}` is no device; use auto, cpu, wgpu[:i] or cuda[:i]")),
+        }
+    }
+}
+
+/// A device that is there.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Tag, as `--device` takes it.
+    pub tag: BackendTag,
+    /// Name for people.
+    pub name: String,
+    /// Memory.
+    pub memory: MemoryInfo,
+}
+
+/// All devices of this build on this machine.
+pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
+    let cpu = cpu_backend(None)?;
+    Ok(vec![DeviceInfo { tag: cpu.tag(), name: cpu.name(), memory: cpu.memory() }])
+}
+
+/// The device for a choice.
+pub(crate) fn open(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<dyn Backend>, Error> {
+    let absent = |name: &str| {
+        let message = format!("device {name} is not there: this build has no {name} backend");
+        Err(Error::new(ErrorKind::Device, message))
+    };
+    match choice {
+        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Box::new(cpu_backend(threads)?)),
+        DeviceChoice::Wgpu(_) => absent("wgpu"),
+        DeviceChoice::Cuda(_) => absent("cuda"),
+    }
+}
+
+fn cpu_backend(threads: Option<usize>) -> Result<CpuBackend, Error> {
+    let isa = match knob_value("MINFER_ISA") {
+        None => None,
+        Some(name) => Some(name.parse::<Isa>().map_err(|e| Error::new(ErrorKind::Device, e.to_string()))?),
+    };
+    CpuBackend::new(CpuOptions { threads, isa }).map_err(|e| Error::new(ErrorKind::Device, e.to_string()))
+}

@@ -1,0 +1,51 @@
+//! The registry of environment variables. Nothing else in the project reads one.
+
+/// An environment variable that minfer reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// Name.
+    pub name: &'static str,
+    /// Kind of value, for people.
+    pub value: &'static str,
+    /// What holds when it is not set.
+    pub default: &'static str,
+    /// What it does.
+    pub help: &'static str,
+}
+
+/// All of them, in alphabetical order.
+pub const KNOBS: &[Knob] = &[
+    Knob {
+        name: "MINFER_GRAPH_DUMP",
+        value: "folder",
+        default: "unset",
+        help: "write the logits and layer 0's KV of the last step of `run` there",
+    },
+    Knob {
+        name: "MINFER_GRAPH_TRACE",
+        value: "any",
+        default: "unset",
+        help: "print splits and a table of ops per device for each new plan to stderr",
+    },
+    Knob {
+        name: "MINFER_ISA",
+        value: "scalar | avx2",
+        default: "the best the processor has",
+        help: "instruction set of the CPU kernels; the results have the same bits",
+    },
+    Knob {
+        name: "MINFER_MODEL_DIR",
+        value: "folder",
+        default: "the platform's cache folder",
+        help: "where downloaded models are kept",
+    },
+];
+
+/// The value of a registered variable; an empty one counts as unset.
+///
+/// # Panics
+/// If the name is not in [`KNOBS`]: a mistake of the programmer, not of the user.
+pub fn knob_value(name: &str) -> Option<String> {
+    assert!(KNOBS.iter().any(|k| k.name == name), "{name} is not a registered knob");
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}

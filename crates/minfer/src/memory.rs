@@ -1,0 +1,119 @@
+//! How much memory a run will take, before anything is allocated.
+
+use crate::devices::{self, DeviceChoice};
+use crate::error::{Error, ErrorKind};
+use crate::file::ModelFile;
+use crate::session::{SessionOptions, stage_capacity};
+use minfer_gguf::{Array, Value};
+use minfer_graph::{Backends, PAGE, Plan, PlanOptions, plan};
+use minfer_models::{GraphParams, ModelSpec, Stage, build_graph};
+
+/// Bytes by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryForecast {
+    /// Weights as the devices keep them.
+    pub weights: u64,
+    /// KV cache with its context full.
+    pub kv: u64,
+    /// Values of the graph, at the largest step.
+    pub arenas: u64,
+    /// Work space of the kernels: quantised activations and projections of the largest step.
+    pub scratch: u64,
+    /// Vocabulary and metadata.
+    pub tokenizer: u64,
+    /// The largest tensor once more: it is read before it is placed.
+    pub loading: u64,
+    /// The program itself.
+    pub program: u64,
+}
+
+/// Resident bytes of the program before it opens a model, measured.
+const PROGRAM: u64 = 6 << 20;
+
+impl MemoryForecast {
+    /// Most bytes resident at once. While the weights load, neither cache nor arenas exist.
+    pub fn peak(&self) -> u64 {
+        let running = self.kv + self.arenas + self.scratch;
+        self.program + self.tokenizer + self.weights + running.max(self.loading)
+    }
+}
+
+/// Plans a model for a session without loading it, and says what a run that fills the context takes.
+///
+/// # Errors
+/// Not a model that can be run, or a device that is not there.
+pub fn forecast(
+    file: &ModelFile,
+    options: &SessionOptions,
+    device: DeviceChoice,
+) -> Result<(Plan, MemoryForecast), Error> {
+    let spec = file.spec()?;
+    let mut backends = Backends::new();
+    backends.push(devices::open(device, Some(1))?);
+    let capacity = stage_capacity(options, Stage::Full);
+    let max_pages = options.n_ctx.div_ceil(PAGE);
+    let params = GraphParams { stage: Stage::Full, capacity, max_pages };
+    let graph = build_graph(&spec, &params, 0)?;
+    let planned =
+        plan(graph, &backends, &PlanOptions { fuse: options.fusions, ..PlanOptions::new(capacity) })?;
+    let sizes = spec.weights().into_iter().filter_map(|w| file.gguf().tensor(&w.name)).map(|t| t.bytes);
+    let forecast = MemoryForecast {
+        weights: sizes.clone().sum(),
+        kv: kv_bytes(&spec, options, max_pages),
+        arenas: planned.memory.total() as u64,
+        scratch: scratch_bytes(&spec, capacity.tokens),
+        tokenizer: metadata_bytes(file),
+        loading: sizes.max().unwrap_or(0),
+        program: PROGRAM,
+    };
+    Ok((planned, forecast))
+}
+
+/// Refuses a run that cannot fit, before anything is allocated.
+///
+/// # Errors
+/// [`ErrorKind::Memory`] with both numbers, or as [`forecast`].
+pub fn check_memory(file: &ModelFile, options: &SessionOptions, device: DeviceChoice) -> Result<(), Error> {
+    let (_, memory) = forecast(file, options, device)?;
+    let free = devices::open(device, Some(1))?.memory().free;
+    match free {
+        Some(free) if memory.peak() > free => {
+            let (needed, free) = (memory.peak() >> 20, free >> 20);
+            let message = format!(
+                "a context of {} needs {needed} MiB and {free} MiB are free; a smaller --ctx-size needs less",
+                options.n_ctx
+            );
+            Err(Error::new(ErrorKind::Memory, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn kv_bytes(spec: &ModelSpec, options: &SessionOptions, max_pages: usize) -> u64 {
+    let per_position: usize = spec.kv_shapes().map(|s| s.n_kv_head * (s.head_dim + s.v_dim)).sum();
+    let positions = max_pages * PAGE * options.max_seqs;
+    (per_position * positions * options.kv_type.bytes()) as u64
+}
+
+/// Activations are quantised once per matmul input: one byte per value and two floats per 32 of them,
+/// in a work space that is reused.
+fn scratch_bytes(spec: &ModelSpec, tokens: usize) -> u64 {
+    let widest = spec.layers.iter().map(|l| l.ffn.down.weight.cols.max(spec.n_embd)).max().unwrap_or(0);
+    (tokens * widest * 5 / 4) as u64
+}
+
+/// The file's metadata is kept, and the tokenizer holds its pieces and merges in tables of its own.
+fn metadata_bytes(file: &ModelFile) -> u64 {
+    const PER_STRING: usize = 24 + 16;
+    const TOKENIZER_COPIES: usize = 3;
+    let arrays = file.gguf().metadata.iter().map(|(_, value)| match value {
+        Value::String(s) => s.len(),
+        Value::Array(Array::String(list)) => {
+            let text: usize = list.iter().map(String::len).sum();
+            (text + list.len() * PER_STRING) * TOKENIZER_COPIES
+        }
+        Value::Array(other) => other.len() * 4,
+        _ => 16,
+    });
+    arrays.sum::<usize>() as u64
+}
