@@ -22,7 +22,7 @@ fn tolerance(ty: TensorType, act: ActPrecision) -> Tolerance {
     Tolerance::Nmse(match act {
         _ if !ty.is_quantized() => 1e-10,
         ActPrecision::Int8 => 1e-4,
-        ActPrecision::Int16 => 1e-8,
+        ActPrecision::Int16 => 1e-7,
     })
 }
 
