@@ -9,6 +9,7 @@ mod assign;
 pub mod backend;
 mod builder;
 mod chaos;
+mod check;
 mod decompose;
 mod dump;
 mod error;
@@ -33,6 +34,7 @@ pub use backend::{
 };
 pub use builder::GraphBuilder;
 pub use chaos::{Chaos, ChaosHandle, ChaosStats, PendingRead};
+pub use check::{Hazard, HazardKind, verify_schedule};
 pub use decompose::{Decomposition, PlainOp, PlainSource, decompose, expand};
 pub use dump::{dot_plan, dump_plan, json_plan, trace_plan};
 pub use error::{BackendError, GraphError, NodeRef};

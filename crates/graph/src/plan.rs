@@ -2,6 +2,7 @@
 
 use crate::assign::{PlacementHint, assign};
 use crate::backend::Backends;
+use crate::check::verify_schedule;
 use crate::error::GraphError;
 use crate::fuse::{FusionReport, FusionSwitches, fuse};
 use crate::graph::Graph;
@@ -61,6 +62,10 @@ pub fn plan(mut graph: Graph, backends: &Backends, opts: &PlanOptions<'_>) -> Re
     let mut memory = plan_memory(&graph, backends, opts.capacity, opts.share_buffers)?;
     let splits = split_graph(&graph);
     plan_staging(&mut memory, &graph, &splits, backends, opts.capacity)?;
+    if cfg!(debug_assertions) {
+        verify_schedule(&graph, &memory, &splits)
+            .map_err(|h| GraphError::Internal { pass: "verify_schedule", reason: h.to_string() })?;
+    }
     Ok(Plan { graph, splits, memory, fusions, capacity: opts.capacity })
 }
 

@@ -336,3 +336,23 @@ fn replay_keeps_allocators_apart() {
     }
     assert_eq!(handle.stats().replays, 4);
 }
+
+/// Every step that a split protocol must take is missed by the simulation if left out.
+#[test]
+fn simulation_finds_protocol_faults() {
+    let (backends, _) = host_and_gpu(chaos(GPU));
+    let p = plan(seed_graph(), &backends, &PlanOptions::new(dims(2, 2, 1))).unwrap();
+    let check = |change: &dyn Fn(&mut Plan)| {
+        let mut q = p.clone();
+        change(&mut q);
+        verify_schedule(&q.graph, &q.memory, &q.splits).map_err(|h| (h.reader, h.value, h.kind))
+    };
+    assert_eq!(check(&|_| ()), Ok(()));
+    assert_eq!(check(&|q| q.splits[1].inputs.clear()), Err((1, 0, HazardKind::NotStaged)));
+    assert_eq!(check(&|q| q.splits[2].inputs.clear()), Err((2, 1, HazardKind::NotStaged)));
+    assert_eq!(check(&|q| q.splits[1].backend = CPU), Err((1, 1, HazardKind::Misplaced)));
+    assert_eq!(check(&|q| drop(q.splits.pop())), Err((2, 2, HazardKind::Misplaced)));
+    assert_eq!(check(&|q| q.splits.swap(1, 2)), Err((2, 1, HazardKind::NotWritten)));
+    let clobber = check(&|q| q.memory.nodes[2] = q.memory.nodes[0]);
+    assert_eq!(clobber, Err((3, 0, HazardKind::Overwritten(2))), "an input must outlive the step");
+}
