@@ -164,6 +164,9 @@ fn captures_are_what_nodes_wrote() {
             seen.push((n.name.clone(), bytes.to_vec()));
         };
         rig.execute(Step { capture: Some(&mut sink), ..Step::new(dims(4, 2, 1)) }).unwrap();
+        let live = rig.plan.graph.live();
+        let values = rig.plan.graph.nodes.iter().filter(|n| live[n.id] && n.dtype != DType::Kv).count();
+        assert_eq!(seen.len(), values, "every value once");
         seen
     };
     for seed in 0..20 {
