@@ -248,6 +248,30 @@ fn inputs_open_no_split() {
     }
 }
 
+/// Dead nodes open no split, wherever they were to run; a value read twice is one input.
+#[test]
+fn dead_nodes_open_no_split() {
+    let mut b = GraphBuilder::new();
+    let x = value_input(&mut b, "x");
+    let a = b.silu("a", x).unwrap();
+    let dead = b.silu("dead", a).unwrap();
+    let c = b.add("c", a, x).unwrap();
+    let twice = b.add("twice", c, c).unwrap();
+    let d = b.add("d", twice, c).unwrap();
+    b.pin(dead, GPU);
+    b.pin(twice, GPU);
+    b.pin(d, GPU);
+    b.output(d);
+    let (backends, handle) = host_and_gpu(chaos(GPU));
+    let mut rig = Rig::new(&b.finish(0), backends, &PlanOptions::new(dims(2, 2, 1)));
+    let ranges: Vec<_> = rig.plan.splits.iter().map(|s| (s.backend, s.start, s.end)).collect();
+    assert_eq!(ranges, vec![(CPU, 0, 4), (GPU, 4, 6)]);
+    assert_eq!((&rig.plan.splits[0].outputs, &rig.plan.splits[1].inputs), (&vec![c], &vec![c]));
+    assert!(rig.alloc.node_buffer(dead).is_none());
+    rig.run(0, 0, dims(2, 0, 1)).unwrap();
+    assert_eq!((handle.stats().queued, rig.scheduler.counters.copies), (2, 1));
+}
+
 /// The KV nodes of a layer stay together even if priority alone would part them.
 #[test]
 fn kv_layer_stays_on_one_device() {
