@@ -281,13 +281,13 @@ impl Simd for Scalar {
     fn acc_finish_scaled(self, acc: I256, scale: I256) -> I256 {
         let (a, s) = (acc.i16s(), scale.i16s());
         let product = |i: usize| i32::from(a[i]) * i32::from(s[i]);
-        I256::from_i32s(std::array::from_fn(|i| product(2 * i) + product(2 * i + 1)))
+        I256::from_i32s(std::array::from_fn(|i| product(2 * i).wrapping_add(product(2 * i + 1))))
     }
     #[inline(always)]
     fn dot_signed(self, sum: I256, w: I256, x: i32) -> I256 {
         let (sum, x) = (sum.i32s(), x.to_le_bytes().map(|b| i32::from(b.cast_signed())));
         I256::from_i32s(std::array::from_fn(|i| {
-            (0..4).fold(sum[i], |s, j| s + i32::from(w.0[4 * i + j].cast_signed()) * x[j])
+            (0..4).fold(sum[i], |s, j| s.wrapping_add(i32::from(w.0[4 * i + j].cast_signed()) * x[j]))
         }))
     }
     #[inline(always)]

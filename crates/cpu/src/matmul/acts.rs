@@ -1,0 +1,190 @@
+//! Activations of a matmul with quantised weights: 32 signed bytes and their scale, one cache line each.
+
+use super::shared::SharedMut;
+use crate::dispatch;
+use crate::pool::Pool;
+use crate::simd::{Isa, Simd};
+use minfer_graph::{ActPrecision, BackendError};
+
+/// Values per block.
+pub const BLOCK: usize = 32;
+
+/// A block of 32 quantised activations with the sums that formats with a zero point start from.
+///
+/// An instruction set that adds products in 16-bit lanes keeps two lanes per row: one for the values
+/// 0 and 1 of each four, one for 2 and 3. So "the sum" of a block is a pair of i16 here.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub struct ActBlock {
+    /// The values, four signed bytes each.
+    pub q: [i32; 8],
+    /// -8 times the pair of sums.
+    pub start8: i32,
+    /// -16 times the pair of sums.
+    pub start16: i32,
+    /// -32 times the pair of sums over the first half, and over the second.
+    pub start32: [i32; 2],
+    /// 16 times the sum.
+    pub sum16: i32,
+    /// Scale.
+    pub d: f32,
+    /// Scale times sum; in the first of two planes the total of both.
+    pub s: f32,
+}
+
+/// Quantised rows of a matmul's input. Its memory is kept from use to use.
+#[derive(Debug, Default)]
+pub struct Activations {
+    blocks: Vec<ActBlock>,
+    rows: usize,
+    cols: usize,
+    /// Blocks between the starts of neighbouring rows.
+    stride: usize,
+    planes: usize,
+}
+
+impl Activations {
+    /// No rows yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Rows held.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Values per row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Replaces the content by the quantised rows of `x` (`[rows, cols]`). A row's result depends on nothing but the row.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::BadBuffer`] if `cols` is no multiple of 32 or `x` has another length than `rows * cols`.
+    pub fn quantize(
+        &mut self,
+        isa: Isa,
+        pool: &Pool,
+        x: &[f32],
+        rows: usize,
+        cols: usize,
+        precision: ActPrecision,
+    ) -> Result<(), BackendError> {
+        if !cols.is_multiple_of(BLOCK) || rows.checked_mul(cols) != Some(x.len()) {
+            return Err(BackendError::BadBuffer(format!("{} activations as {rows} rows of {cols}", x.len())));
+        }
+        self.planes = match precision {
+            ActPrecision::Int8 => 1,
+            ActPrecision::Int16 => 2,
+        };
+        (self.rows, self.cols) = (rows, cols);
+        // An odd number of cache lines between rows spreads a column over the sets of the L1 cache.
+        self.stride = (cols / BLOCK * self.planes) | 1;
+        let len = rows * self.stride;
+        if self.blocks.len() < len {
+            self.blocks.resize(len, ActBlock::default());
+        }
+        if cols == 0 {
+            return Ok(());
+        }
+        let (planes, stride) = (self.planes, self.stride);
+        let out = SharedMut::new(&mut self.blocks[..len]);
+        // Below some thousand values waking a thread costs more than it saves.
+        let chunk = rows.div_ceil(pool.threads()).max(8192 / cols).max(1);
+        pool.chunks(rows, chunk, |range| {
+            for row in range {
+                let x = &x[row * cols..][..cols];
+                // SAFETY: chunks don't overlap, so neither do the rows' blocks.
+                let out = unsafe { out.range(row * stride..row * stride + cols / BLOCK * planes) };
+                dispatch!(isa, s => s.vectorize(|| match planes {
+                    1 => quantize_row::<_, 1>(s, x, out),
+                    _ => quantize_row::<_, 2>(s, x, out),
+                }));
+            }
+        });
+        Ok(())
+    }
+
+    /// Number of planes (1 or 2).
+    pub(super) fn planes(&self) -> usize {
+        self.planes
+    }
+
+    /// The blocks of a row, all planes of a block together.
+    pub(super) fn row<const P: usize>(&self, row: usize) -> &[[ActBlock; P]] {
+        let blocks = &self.blocks[row * self.stride..][..self.cols / BLOCK * P];
+        blocks.as_chunks().0
+    }
+}
+
+/// Quantises a row into blocks of `P` planes.
+#[inline(always)]
+fn quantize_row<S: Simd, const P: usize>(s: S, x: &[f32], out: &mut [ActBlock]) {
+    for (x, out) in x.chunks_exact(BLOCK).zip(out.as_chunks_mut::<P>().0) {
+        let x: [S::F; 4] = std::array::from_fn(|i| s.load(&x[8 * i..]));
+        let d = scale(s, &x);
+        let usable = d.is_finite() && d > 0.0;
+        let q = if usable { levels(s, &x, d) } else { [s.zero(); 4] };
+        out[0] = block(s, q, d);
+        if P == 2 {
+            let d2 = d * (1.0 / 254.0f32);
+            let q2 = if usable && d2 >= f32::MIN_POSITIVE {
+                let neg_d = s.splat(-d);
+                levels(s, &std::array::from_fn(|i| s.fma(neg_d, q[i], x[i])), d2)
+            } else {
+                [s.zero(); 4]
+            };
+            out[1] = block(s, q2, d2);
+            out[0].s += out[1].s;
+        }
+    }
+}
+
+/// `amax / 127`, 0 if that is subnormal. NaN and infinities have the largest magnitudes as integers.
+#[inline(always)]
+fn scale<S: Simd>(s: S, x: &[S::F; 4]) -> f32 {
+    let m = x.map(|x| s.to_bits(s.abs(x)));
+    let m = s.max_i32(s.max_i32(m[0], m[1]), s.max_i32(m[2], m[3]));
+    let d = f32::from_bits(s.fold_max_i32(m).cast_unsigned()) / 127.0;
+    if d < f32::MIN_POSITIVE { 0.0 } else { d }
+}
+
+/// `clamp(round(x / d), -127, 127)`, still as floats.
+#[inline(always)]
+fn levels<S: Simd>(s: S, x: &[S::F; 4], d: f32) -> [S::F; 4] {
+    let d = s.splat(d);
+    x.map(|x| s.max(s.min(s.round_ties_even(s.div(x, d)), s.splat(127.0)), s.splat(-127.0)))
+}
+
+/// Stores levels with their sums.
+#[inline(always)]
+fn block<S: Simd>(s: S, q: [S::F; 4], d: f32) -> ActBlock {
+    let mut bytes = [0u8; BLOCK];
+    s.store_bytes(s.pack_i8(q.map(|q| s.to_i32(q))), &mut bytes);
+    // [half][first or second two of four]
+    let mut sums = [[0i16; 2]; 2];
+    for (i, b) in bytes.iter().enumerate() {
+        sums[i / 16][i / 2 % 2] += i16::from(b.cast_signed());
+    }
+    let total = [sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]];
+    let sum = i32::from(total[0]) + i32::from(total[1]);
+    let pair = |x: [i16; 2], factor: i16| {
+        // At most 32 * 8 * 127 or 16 * 16 * 127: fits.
+        let [a, b] = x.map(|x| (x * -factor).to_le_bytes());
+        i32::from_le_bytes([a[0], a[1], b[0], b[1]])
+    };
+    ActBlock {
+        q: std::array::from_fn(|j| {
+            i32::from_le_bytes(std::array::from_fn(|i| bytes[4 * j + i].cast_signed().cast_unsigned()))
+        }),
+        start8: pair(total, 8),
+        start16: pair(total, 16),
+        start32: sums.map(|x| pair(x, 32)),
+        sum16: 16 * sum,
+        d,
+        s: d * sum as f32,
+    }
+}

@@ -1,0 +1,153 @@
+//! What a quantised type must say about itself, and the table of types.
+
+use super::planes::{Planes, Words};
+use crate::simd::{Scalar, Simd};
+use minfer_gguf::TensorType;
+
+/// Values per block that share an activation scale.
+pub const BLOCK: usize = 32;
+
+/// How a block's integer product is computed. All are exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Product {
+    /// Unsigned codes of at most 15, no zero point.
+    Unsigned4,
+    /// Unsigned codes of at most 31, no zero point; adds up around 16 and corrects.
+    Unsigned5,
+    /// Codes of at most 15 around 8.
+    Zero8,
+    /// Codes of at most 31 around 16.
+    Zero16,
+    /// Codes of at most 63 around 32; an i8 scale for each half of the block.
+    Halves,
+    /// Signed bytes.
+    Signed,
+}
+
+impl Product {
+    /// Whether 16-bit lanes hold every pair of products and every final sum (sums may wrap in between), and
+    /// 24 bits the block's result, so that its conversion to f32 is exact.
+    pub const fn is_exact(self, bits: usize) -> bool {
+        // Largest code, zero point of the 16-bit sums, products per lane, largest |weight| times scale.
+        let (top, zero, per_lane, weight) = match self {
+            Product::Unsigned4 => (15, 0, 16, 15),
+            Product::Unsigned5 => (31, 16, 16, 31),
+            Product::Zero8 => (15, 8, 16, 8),
+            Product::Zero16 => (31, 16, 16, 16),
+            Product::Halves => (63, 32, 8, 32 * 128),
+            // No 16-bit sums: a pair of products is at most 2 * 128 * 127.
+            Product::Signed => return bits == 8,
+        };
+        let around_zero = if top - zero > zero { top - zero } else { zero };
+        top == (1 << bits) - 1
+            && 2 * top * 127 <= 32767
+            && per_lane * around_zero * 127 <= 32767
+            && 32 * weight * 127 < 1 << 24
+    }
+}
+
+/// Scales of one block of 8 rows.
+#[derive(Clone, Copy)]
+pub struct Scales<S: Simd> {
+    /// `ws` of the numeric contract.
+    pub scale: S::F,
+    /// `m` of the numeric contract, for formats with a minimum.
+    pub minimum: S::F,
+    /// The two integer scales, for [`Product::Halves`].
+    pub halves: [S::I; 2],
+}
+
+/// A quantised type: how 8 rows of a file's blocks become a packed one, and what the kernel reads there.
+///
+/// A packed block is a header of the 8 rows' scales, then the [`Planes`] of each 32 columns; as many
+/// bytes as the 8 blocks in the file.
+pub trait Format: 'static {
+    /// The type in the file.
+    const TYPE: TensorType;
+    /// Packing of the codes.
+    type Bits: Planes;
+    /// Bytes of the header.
+    const HEAD: usize;
+    /// Integer product.
+    const PRODUCT: Product;
+    /// Whether there is a minimum.
+    const MINIMUM: bool;
+    /// Blocks of 32 per packed block.
+    const SUBS: usize = Self::TYPE.block_len() / BLOCK;
+    /// Bytes of a packed block.
+    const BYTES: usize = {
+        let bytes = Self::HEAD + Self::SUBS * Self::Bits::BYTES;
+        assert!(bytes == 8 * Self::TYPE.block_bytes(), "packing must not change the size");
+        assert!(Self::PRODUCT.is_exact(Self::Bits::BITS), "the integer product may overflow");
+        bytes
+    };
+    /// The header, decoded as far as the blocks share it.
+    type Head<S: Simd>: Copy;
+
+    /// Codes of the 32 columns `sub` of a file's block.
+    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK];
+
+    /// Inverse of [`Format::codes`] on a block whose codes are still zero.
+    fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]);
+
+    /// Writes the header of 8 blocks of the file.
+    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]);
+
+    /// Writes one row's part of the header back to a file's block.
+    fn put_head(head: &[u8], row: usize, block: &mut [u8]);
+
+    /// Reads the header of a packed block.
+    fn head<S: Simd>(s: S, packed: &[u8]) -> Self::Head<S>;
+
+    /// Scales of the 32 columns `sub`.
+    fn scales<S: Simd>(s: S, packed: &[u8], head: &Self::Head<S>, sub: usize) -> Scales<S>;
+}
+
+/// Packs the blocks of 8 rows.
+#[inline(always)]
+pub fn pack_block<F: Format>(blocks: [&[u8]; 8], packed: &mut [u8]) {
+    let (head, planes) = packed[..F::BYTES].split_at_mut(F::HEAD);
+    F::pack_head(blocks, head);
+    for (sub, out) in planes.chunks_exact_mut(F::Bits::BYTES).enumerate() {
+        let codes = blocks.map(|block| F::codes(block, sub));
+        let words: Words = std::array::from_fn(|j| {
+            std::array::from_fn(|r| u32::from_le_bytes(std::array::from_fn(|i| codes[r][4 * j + i])))
+        });
+        F::Bits::pack(&words, out);
+    }
+}
+
+/// Restores one row's block of the file.
+pub fn unpack_block<F: Format>(packed: &[u8], row: usize, block: &mut [u8]) {
+    block.fill(0);
+    F::put_head(packed, row, block);
+    for (sub, planes) in packed[F::HEAD..F::BYTES].chunks_exact(F::Bits::BYTES).enumerate() {
+        let mut codes = [0; BLOCK];
+        for (group, out) in F::Bits::unpack(Scalar, planes).into_iter().zip(codes.chunks_exact_mut(4)) {
+            let mut bytes = [0; 32];
+            Scalar.store_bytes(group, &mut bytes);
+            out.copy_from_slice(&bytes[4 * row..][..4]);
+        }
+        F::put_codes(block, sub, &codes);
+    }
+}
+
+/// The table of quantised types: `with_format!(ty, F => expr, else => other)` evaluates `expr` with
+/// the type `F: Format` of a [`TensorType`].
+macro_rules! with_format {
+    ($ty:expr, $f:ident => $body:expr, else => $other:expr) => {
+        $crate::matmul::format::with_format!(@ $ty, $f, $body, $other,
+            Q4_0 => q4_0::Q4_0, Q4_1 => q4_1::Q4_1, Q5_0 => q5_0::Q5_0, Q5_1 => q5_1::Q5_1,
+            Q8_0 => q8_0::Q8_0, Q4K => q4_k::Q4K, Q5K => q5_k::Q5K, Q6K => q6_k::Q6K)
+    };
+    (@ $ty:expr, $f:ident, $body:expr, $other:expr, $($name:ident => $($path:ident)::+),+) => {
+        match $ty {
+            $(minfer_gguf::TensorType::$name => {
+                type $f = $crate::matmul::formats::$($path)::+;
+                $body
+            })+
+            _ => $other,
+        }
+    };
+}
+pub(super) use with_format;

@@ -1,0 +1,51 @@
+//! Q4_K: a 6-bit scale and a 6-bit minimum for each 32, nibbles.
+
+use super::k_scales;
+use crate::matmul::format::{BLOCK, Format, Product, Scales};
+use crate::matmul::planes::Bits4;
+use crate::simd::Simd;
+use minfer_gguf::TensorType;
+
+/// The format.
+pub struct Q4K;
+
+impl Format for Q4K {
+    const TYPE: TensorType = TensorType::Q4K;
+    type Bits = Bits4;
+    const HEAD: usize = k_scales::HEAD;
+    const PRODUCT: Product = Product::Unsigned4;
+    const MINIMUM: bool = true;
+    type Head<S: Simd> = k_scales::Head<S>;
+
+    #[inline(always)]
+    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK] {
+        let bytes = &block[16 + 32 * (sub / 2)..][..32];
+        let shift = 4 * (sub % 2);
+        std::array::from_fn(|i| bytes[i] >> shift & 15)
+    }
+
+    fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]) {
+        for (byte, code) in block[16 + 32 * (sub / 2)..].iter_mut().zip(codes) {
+            *byte |= code << (4 * (sub % 2));
+        }
+    }
+
+    #[inline(always)]
+    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
+        k_scales::pack(blocks, head);
+    }
+
+    fn put_head(head: &[u8], row: usize, block: &mut [u8]) {
+        k_scales::put(head, row, block);
+    }
+
+    #[inline(always)]
+    fn head<S: Simd>(s: S, packed: &[u8]) -> Self::Head<S> {
+        k_scales::load(s, packed)
+    }
+
+    #[inline(always)]
+    fn scales<S: Simd>(s: S, _packed: &[u8], head: &Self::Head<S>, sub: usize) -> Scales<S> {
+        k_scales::scales(s, head, sub)
+    }
+}

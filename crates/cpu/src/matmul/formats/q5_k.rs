@@ -1,0 +1,52 @@
+//! Q5_K: a 6-bit scale and a 6-bit minimum for each 32, five bits.
+
+use super::k_scales;
+use crate::matmul::format::{BLOCK, Format, Product, Scales};
+use crate::matmul::planes::Bits5;
+use crate::simd::Simd;
+use minfer_gguf::TensorType;
+
+/// The format.
+pub struct Q5K;
+
+impl Format for Q5K {
+    const TYPE: TensorType = TensorType::Q5K;
+    type Bits = Bits5;
+    const HEAD: usize = k_scales::HEAD;
+    const PRODUCT: Product = Product::Unsigned5;
+    const MINIMUM: bool = true;
+    type Head<S: Simd> = k_scales::Head<S>;
+
+    #[inline(always)]
+    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK] {
+        let (fifth, low) = (&block[16..48], &block[48 + 32 * (sub / 2)..][..32]);
+        let shift = 4 * (sub % 2);
+        std::array::from_fn(|i| low[i] >> shift & 15 | (fifth[i] >> sub & 1) << 4)
+    }
+
+    fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]) {
+        for (i, code) in codes.iter().enumerate() {
+            block[16 + i] |= (code >> 4) << sub;
+            block[48 + 32 * (sub / 2) + i] |= (code & 15) << (4 * (sub % 2));
+        }
+    }
+
+    #[inline(always)]
+    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
+        k_scales::pack(blocks, head);
+    }
+
+    fn put_head(head: &[u8], row: usize, block: &mut [u8]) {
+        k_scales::put(head, row, block);
+    }
+
+    #[inline(always)]
+    fn head<S: Simd>(s: S, packed: &[u8]) -> Self::Head<S> {
+        k_scales::load(s, packed)
+    }
+
+    #[inline(always)]
+    fn scales<S: Simd>(s: S, _packed: &[u8], head: &Self::Head<S>, sub: usize) -> Scales<S> {
+        k_scales::scales(s, head, sub)
+    }
+}

@@ -1,0 +1,66 @@
+//! Q6_K: six bits around 32, a signed 8-bit scale for each 16.
+//!
+//! Header: `d` of the rows, then the scales, `[16 columns][row]`.
+
+use super::half_scales;
+use crate::matmul::format::{BLOCK, Format, Product, Scales};
+use crate::matmul::planes::Bits6;
+use crate::simd::Simd;
+use minfer_gguf::TensorType;
+
+/// Where the file's block has its scales and `d`.
+const SCALES: usize = 192;
+const D: usize = 208;
+
+/// The format.
+pub struct Q6K;
+
+impl Format for Q6K {
+    const TYPE: TensorType = TensorType::Q6K;
+    type Bits = Bits6;
+    const HEAD: usize = 16 + 128;
+    const PRODUCT: Product = Product::Halves;
+    const MINIMUM: bool = false;
+    type Head<S: Simd> = S::F;
+
+    #[inline(always)]
+    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK] {
+        let low = &block[64 * (sub / 4) + 32 * (sub % 2)..][..32];
+        let high = &block[128 + 32 * (sub / 4)..][..32];
+        let (low_shift, high_shift) = (4 * (sub / 2 % 2), 2 * (sub % 4));
+        std::array::from_fn(|i| low[i] >> low_shift & 15 | (high[i] >> high_shift & 3) << 4)
+    }
+
+    fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]) {
+        for (i, code) in codes.iter().enumerate() {
+            block[64 * (sub / 4) + 32 * (sub % 2) + i] |= (code & 15) << (4 * (sub / 2 % 2));
+            block[128 + 32 * (sub / 4) + i] |= (code >> 4) << (2 * (sub % 4));
+        }
+    }
+
+    #[inline(always)]
+    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
+        half_scales::pack(blocks, D, &mut head[..16]);
+        for (i, out) in head[16..].iter_mut().enumerate() {
+            *out = blocks[i % 8][SCALES + i / 8];
+        }
+    }
+
+    fn put_head(head: &[u8], row: usize, block: &mut [u8]) {
+        half_scales::put(head, row, block, D);
+        for (i, scale) in block[SCALES..D].iter_mut().enumerate() {
+            *scale = head[16 + 8 * i + row];
+        }
+    }
+
+    #[inline(always)]
+    fn head<S: Simd>(s: S, packed: &[u8]) -> S::F {
+        half_scales::load(s, packed)
+    }
+
+    #[inline(always)]
+    fn scales<S: Simd>(s: S, packed: &[u8], head: &S::F, sub: usize) -> Scales<S> {
+        let half = |h: usize| s.load_i8_pairs(&packed[16 + 16 * sub + 8 * h..]);
+        Scales { scale: *head, minimum: s.zero(), halves: [half(0), half(1)] }
+    }
+}

@@ -1,0 +1,19 @@
+//! Matrix products with packed weights.
+//!
+//! [`PackedWeight`] holds a matrix, [`Activations`] quantised inputs, [`matmul`] and [`matmul_many`] multiply them. The
+//! numbers are those of the numeric contract whatever the instruction set, the threads and the number of rows.
+
+mod acts;
+mod float;
+mod format;
+mod formats;
+mod kernel;
+mod memory;
+mod planes;
+mod run;
+pub(crate) mod shared;
+mod weight;
+
+pub use acts::Activations;
+pub use run::{Input, Job, matmul, matmul_many};
+pub use weight::PackedWeight;

@@ -1,0 +1,326 @@
+//! Packed matmuls against the numeric contract, bit for bit: every type, precision, instruction set,
+//! odd shapes, number of threads, and values at their extremes.
+
+mod common;
+
+use common::{Rng, TYPES, bits, random_weights, spec};
+use minfer_cpu::matmul::{Activations, Input, Job, PackedWeight, matmul, matmul_many};
+use minfer_cpu::{Isa, Pool};
+use minfer_gguf::TensorType;
+use minfer_graph::{ActPrecision, BackendError};
+
+const PRECISIONS: [(ActPrecision, usize); 2] = [(ActPrecision::Int8, 1), (ActPrecision::Int16, 2)];
+
+/// A product as the crate computes it.
+fn product(
+    isa: Isa,
+    pool: &Pool,
+    weight: &PackedWeight,
+    x: &[f32],
+    act: ActPrecision,
+    bias: Option<&[f32]>,
+) -> Vec<f32> {
+    let (cols, n) = (weight.cols(), weight.rows());
+    let rows = x.len() / cols;
+    let mut acts = Activations::new();
+    if weight.is_quantized() {
+        acts.quantize(isa, pool, x, rows, cols, act).unwrap();
+    }
+    let mut out = vec![f32::NAN; rows * n];
+    let input = Input { x, rows, cols, quant: weight.is_quantized().then_some(&acts) };
+    matmul(isa, pool, weight, &input, bias, &mut out).unwrap();
+    out
+}
+
+/// Compares with the reference on every instruction set.
+fn check(pool: &Pool, ty: TensorType, data: &[u8], x: &[f32], cols: usize, bias: Option<&[f32]>, what: &str) {
+    let rows = data.len() / ty.row_bytes(cols).unwrap();
+    let weight = PackedWeight::pack(&spec(ty, rows, cols), data, pool).unwrap();
+    for (act, planes) in PRECISIONS {
+        let want = bits(&common::matmul(ty, data, x, cols, planes, bias));
+        for isa in Isa::available() {
+            let got = bits(&product(isa, pool, &weight, x, act, bias));
+            assert!(got == want, "{what}: {ty} {rows}x{cols} {act:?} {isa}, {} tokens", x.len() / cols);
+        }
+    }
+}
+
+/// Smallest row length that has several blocks.
+fn cols(ty: TensorType) -> [usize; 2] {
+    match ty.block_len() {
+        1 => [5, 70],
+        32 => [32, 160],
+        n => [n, 3 * n],
+    }
+}
+
+#[test]
+fn odd_shapes() {
+    let mut rng = Rng(1);
+    let pool = Pool::new(2);
+    for ty in TYPES {
+        for cols in cols(ty) {
+            for rows in [1, 7, 8, 9, 33] {
+                let data = random_weights(&mut rng, ty, rows, cols);
+                let bias = rng.floats(rows);
+                for tokens in (1..=9).chain([17, 33]) {
+                    let x = rng.floats(tokens * cols);
+                    let bias = (tokens % 2 == 0).then_some(&bias[..]);
+                    check(&pool, ty, &data, &x, cols, bias, "shape");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_and_batches_change_nothing() {
+    let mut rng = Rng(2);
+    let pools = [1, 2, 3].map(Pool::new);
+    for ty in TYPES {
+        let (rows, cols) = (203, 512);
+        let data = random_weights(&mut rng, ty, rows, cols);
+        let x = rng.floats(21 * cols);
+        let weight = PackedWeight::pack(&spec(ty, rows, cols), &data, &pools[1]).unwrap();
+        for (act, planes) in PRECISIONS {
+            let want = bits(&common::matmul(ty, &data, &x, cols, planes, None));
+            for pool in &pools {
+                for batch in [21, 1, 5, 16] {
+                    let parts =
+                        x.chunks(batch * cols).map(|x| product(Isa::detect(), pool, &weight, x, act, None));
+                    let got = bits(&parts.flatten().collect::<Vec<_>>());
+                    assert!(got == want, "{ty} {act:?} {} threads, batch {batch}", pool.threads());
+                }
+            }
+        }
+    }
+}
+
+/// More tokens than a block of the cache holds.
+#[test]
+fn many_tokens() {
+    let mut rng = Rng(3);
+    let pool = Pool::new(2);
+    for ty in [TensorType::Q5_0, TensorType::Q4K, TensorType::F16] {
+        let (rows, cols) = (17, 2048);
+        let data = random_weights(&mut rng, ty, rows, cols);
+        check(&pool, ty, &data, &rng.floats(131 * cols), cols, None, "tokens");
+    }
+}
+
+#[test]
+fn extremes_are_exact() {
+    let pool = Pool::new(1);
+    for ty in TYPES.into_iter().filter(|ty| ty.is_quantized()) {
+        let cols = 2 * ty.block_len().max(32);
+        // All codes and integer scales at 0x00, 0x7f, 0x80, 0xff; two rows of each.
+        let row_bytes = ty.row_bytes(cols).unwrap();
+        let mut data: Vec<u8> = [0, 0x7f, 0x80, 0xff].iter().flat_map(|&b| vec![b; 2 * row_bytes]).collect();
+        for block in data.chunks_exact_mut(ty.block_bytes()) {
+            for (i, at) in common::float_fields(ty).iter().enumerate() {
+                let x = half::f16::from_f32([0.37, -1.3][i]);
+                block[*at..at + 2].copy_from_slice(&x.to_le_bytes());
+            }
+        }
+        let patterns: [fn(usize) -> f32; 5] = [
+            |_| 1.0,
+            |_| -1.0,
+            |i| if i % 2 == 0 { 1.0 } else { -1.0 },
+            |i| if i % 4 < 2 { 3.0e38 } else { -3.0e38 },
+            |i| if i / 16 % 2 == 0 { 1e-37 } else { -1e-37 },
+        ];
+        let x: Vec<f32> = patterns.iter().flat_map(|f| (0..cols).map(f)).collect();
+        check(&pool, ty, &data, &x, cols, None, "extreme");
+    }
+}
+
+/// Zero, subnormal and non-finite activations, next to ordinary ones.
+#[test]
+fn special_activations() {
+    let mut rng = Rng(4);
+    let pool = Pool::new(1);
+    let specials = [
+        0.0,
+        -0.0,
+        1e-40,
+        -1e-45,
+        f32::MIN_POSITIVE,
+        127.0 * f32::MIN_POSITIVE,
+        1e-36,
+        f32::MAX,
+        f32::NAN,
+        f32::INFINITY,
+    ];
+    for ty in TYPES {
+        let (rows, cols) = (9, 512);
+        let data = random_weights(&mut rng, ty, rows, cols);
+        let mut x = Vec::new();
+        for special in specials {
+            let mut row = rng.floats(cols);
+            row[64..96].fill(special);
+            x.extend(row);
+            let mut row = rng.floats(cols);
+            row[37] = special;
+            x.extend(row);
+            x.extend(vec![special; cols]);
+        }
+        check(&pool, ty, &data, &x, cols, None, "special");
+        let weight = PackedWeight::pack(&spec(ty, rows, cols), &data, &pool).unwrap();
+        let y = product(Isa::detect(), &pool, &weight, &x, ActPrecision::Int8, None);
+        for (token, y) in y.chunks_exact(rows).enumerate() {
+            let poisoned = !x[token * cols..][..cols].iter().all(|x| x.is_finite());
+            let spread = ty.is_quantized() || x[token * cols..][..cols].iter().any(|x| x.is_nan());
+            if poisoned && spread {
+                assert!(y.iter().all(|y| y.is_nan()), "{ty} token {token}");
+            }
+        }
+    }
+}
+
+/// Scales that are infinite, NaN, subnormal or negative zero keep their meaning.
+#[test]
+fn special_scales() {
+    let mut rng = Rng(5);
+    let pool = Pool::new(1);
+    for ty in TYPES.into_iter().filter(|ty| ty.is_quantized()) {
+        let (rows, cols) = (16, 512);
+        let mut data = random_weights(&mut rng, ty, rows, cols);
+        let specials = [0x7c00u16, 0xfc00, 0x7e00, 0x0001, 0x8000, 0x7bff];
+        let row_bytes = ty.row_bytes(cols).unwrap();
+        for (row, bytes) in data.chunks_exact_mut(row_bytes).enumerate() {
+            let at = common::float_fields(ty)[row % common::float_fields(ty).len()];
+            bytes[at..at + 2].copy_from_slice(&specials[row / 2 % 6].to_le_bytes());
+        }
+        check(&pool, ty, &data, &rng.floats(3 * cols), cols, None, "scale");
+    }
+}
+
+#[test]
+fn rows_are_the_decoded_rows() {
+    let mut rng = Rng(6);
+    let pool = Pool::new(3);
+    for ty in TYPES {
+        for (rows, cols) in [(1, 256), (21, 512), (700, 768)] {
+            let data = random_weights(&mut rng, ty, rows, cols);
+            let weight = PackedWeight::pack(&spec(ty, rows, cols), &data, &pool).unwrap();
+            assert_eq!((weight.rows(), weight.cols(), weight.ty()), (rows, cols, ty));
+            assert_eq!(weight.bytes(), rows.next_multiple_of(8) * ty.row_bytes(cols).unwrap());
+            let mut out = vec![0.0; cols];
+            for (r, bytes) in data.chunks_exact(ty.row_bytes(cols).unwrap()).enumerate() {
+                weight.row(r, &mut out).unwrap();
+                assert_eq!(bits(&out), bits(&common::decode(ty, bytes, cols)), "{ty} row {r}");
+            }
+            assert!(matches!(weight.row(rows, &mut out), Err(BackendError::OutOfRange { .. })));
+            assert!(matches!(weight.row(0, &mut out[1..]), Err(BackendError::BadBuffer(_))));
+        }
+    }
+}
+
+/// Close to the true dot product of decoded weights and dequantised activations, so that the reference isn't
+/// wrong in the same way.
+#[test]
+fn close_to_the_truth() {
+    let mut rng = Rng(7);
+    let pool = Pool::new(1);
+    for ty in TYPES {
+        let (rows, cols) = (24, 1024);
+        let mut data = Vec::new();
+        minfer_gguf::encode_row(ty, &rng.floats(rows * cols), &mut data).unwrap();
+        let x = rng.floats(cols);
+        let weight = PackedWeight::pack(&spec(ty, rows, cols), &data, &pool).unwrap();
+        for (act, planes) in PRECISIONS {
+            let got = product(Isa::detect(), &pool, &weight, &x, act, None);
+            let dequantised: Vec<f64> = common::quantize(&x, planes)
+                .iter()
+                .flat_map(|b| {
+                    std::array::from_fn::<f64, 32, _>(|i| {
+                        f64::from(b.q[i]) * f64::from(b.d) + f64::from(b.q2[i]) * f64::from(b.d2)
+                    })
+                })
+                .collect();
+            let plain: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+            let x = if ty.is_quantized() { &dequantised } else { &plain };
+            for (r, bytes) in data.chunks_exact(ty.row_bytes(cols).unwrap()).enumerate() {
+                let w = common::decode(ty, bytes, cols);
+                let terms = || w.iter().zip(x).map(|(w, x)| f64::from(*w) * x);
+                let size = terms().map(f64::abs).sum::<f64>();
+                let error = (f64::from(got[r]) - terms().sum::<f64>()).abs() / size;
+                assert!(error < 1e-6, "{ty} {act:?}: {error:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn several_weights_share_an_input() {
+    let mut rng = Rng(8);
+    let pool = Pool::new(3);
+    let (tokens, cols) = (3, 256);
+    let x = rng.floats(tokens * cols);
+    let shapes = [(TensorType::Q5_0, 40), (TensorType::Q6K, 9), (TensorType::F16, 8), (TensorType::Q8_0, 1)];
+    let data: Vec<_> = shapes.iter().map(|&(ty, n)| random_weights(&mut rng, ty, n, cols)).collect();
+    let weights: Vec<_> = shapes
+        .iter()
+        .zip(&data)
+        .map(|(&(ty, n), data)| PackedWeight::pack(&spec(ty, n, cols), data, &pool).unwrap())
+        .collect();
+    let mut acts = Activations::new();
+    acts.quantize(Isa::detect(), &pool, &x, tokens, cols, ActPrecision::Int8).unwrap();
+    let mut out: Vec<_> = shapes.iter().map(|&(_, n)| vec![f32::NAN; tokens * n]).collect();
+    let mut jobs: Vec<_> =
+        weights.iter().zip(&mut out).map(|(weight, out)| Job { weight, bias: None, out }).collect();
+    let input = Input { x: &x, rows: tokens, cols, quant: Some(&acts) };
+    matmul_many(Isa::detect(), &pool, &input, &mut jobs).unwrap();
+    for (((ty, _), data), out) in shapes.iter().zip(&data).zip(&out) {
+        assert_eq!(bits(out), bits(&common::matmul(*ty, data, &x, cols, 1, None)), "{ty}");
+    }
+}
+
+#[test]
+fn mistakes_are_errors() {
+    let pool = Pool::new(1);
+    let isa = Isa::detect();
+    let ty = TensorType::Q4_0;
+    assert!(matches!(
+        PackedWeight::pack(&spec(ty, 1, 33), &[0; 18], &pool),
+        Err(BackendError::BadWeight { .. })
+    ));
+    assert!(matches!(
+        PackedWeight::pack(&spec(ty, 2, 32), &[0; 18], &pool),
+        Err(BackendError::BadWeight { .. })
+    ));
+    let huge = spec(ty, usize::MAX, 32);
+    assert!(matches!(PackedWeight::pack(&huge, &[0; 18], &pool), Err(BackendError::BadWeight { .. })));
+    let unknown = spec(TensorType::Iq4Nl, 1, 32);
+    assert!(!PackedWeight::supports(unknown.ty));
+    assert!(matches!(PackedWeight::pack(&unknown, &[0; 18], &pool), Err(BackendError::Unsupported(_))));
+
+    let weight = PackedWeight::pack(&spec(ty, 1, 32), &[0; 18], &pool).unwrap();
+    let x = [1.0; 64];
+    let mut acts = Activations::new();
+    assert!(acts.quantize(isa, &pool, &x, 1, 33, ActPrecision::Int8).is_err());
+    acts.quantize(isa, &pool, &x, 2, 32, ActPrecision::Int8).unwrap();
+    let bad = |rows: usize, x: &[f32], quant, bias, out: &mut [f32]| {
+        let input = Input { x, rows, cols: 32, quant };
+        matches!(matmul(isa, &pool, &weight, &input, bias, out), Err(BackendError::BadBuffer(_)))
+    };
+    assert!(!bad(2, &x, Some(&acts), None, &mut [0.0; 2]));
+    assert!(bad(2, &x, None, None, &mut [0.0; 2]));
+    assert!(bad(1, &x[..32], Some(&acts), None, &mut [0.0; 1]));
+    assert!(bad(2, &x[1..], Some(&acts), None, &mut [0.0; 2]));
+    assert!(bad(2, &x, Some(&acts), None, &mut [0.0; 3]));
+    assert!(bad(2, &x, Some(&acts), Some(&x[..2]), &mut [0.0; 2]));
+}
+
+#[test]
+fn nothing_is_a_legal_size() {
+    let pool = Pool::new(2);
+    let isa = Isa::detect();
+    for ty in TYPES {
+        let weight = PackedWeight::pack(&spec(ty, 0, 256), &[], &pool).unwrap();
+        assert!(product(isa, &pool, &weight, &[0.5; 256], ActPrecision::Int8, None).is_empty());
+        let data = random_weights(&mut Rng(9), ty, 3, 256);
+        let weight = PackedWeight::pack(&spec(ty, 3, 256), &data, &pool).unwrap();
+        assert!(product(isa, &pool, &weight, &[], ActPrecision::Int16, None).is_empty());
+    }
+}
