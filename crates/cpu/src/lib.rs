@@ -4,10 +4,16 @@
 //! Every result follows the numeric contract (`docs/numerics.md`) to the bit, whatever the
 //! instruction set, the number of threads and the batch.
 
+pub mod backend;
+pub mod buffers;
+pub mod matmul;
+mod memory;
+mod ops;
 pub mod pool;
 pub mod simd;
 pub mod threads;
 
+pub use backend::{CpuBackend, CpuOptions};
 pub use pool::Pool;
 pub use simd::Isa;
 pub use threads::default_threads;

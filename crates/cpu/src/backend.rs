@@ -1,0 +1,148 @@
+//! [`CpuBackend`]: the host's processors as a device of the scheduler. Everything runs at once, on the
+//! calling thread and the pool's workers, so that nothing is ever pending.
+
+use crate::buffers::{ALIGNMENT, BufferPool};
+use crate::memory::memory_info;
+use crate::ops::weights::Weights;
+use crate::ops::{Ctx, Scratch, kernel, kv};
+use crate::pool::Pool;
+use crate::simd::Isa;
+use minfer_graph::{
+    Backend, BackendError, BackendTag, BufferId, BufferRules, BufferSlice, Capture, Graph, KvPair,
+    MemoryInfo, Node, NodeCall, NodeId, Unsupported, WeightSpec,
+};
+
+/// How the backend runs. Results don't depend on any of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads, the caller included; what the machine and its limits allow if absent.
+    pub threads: Option<usize>,
+    /// Instruction set; the best that the machine has if absent.
+    pub isa: Option<Isa>,
+}
+
+/// The CPU.
+pub struct CpuBackend {
+    pool: Pool,
+    isa: Isa,
+    buffers: BufferPool,
+    weights: Weights,
+    scratch: Scratch,
+    captures: Vec<Capture>,
+}
+
+impl CpuBackend {
+    /// A backend with its own threads and no weights.
+    pub fn new(options: CpuOptions) -> Self {
+        CpuBackend {
+            pool: Pool::new(options.threads.unwrap_or_else(crate::threads::default_threads)),
+            isa: options.isa.unwrap_or_else(Isa::detect),
+            buffers: BufferPool::new(),
+            weights: Weights::default(),
+            scratch: Scratch::default(),
+            captures: Vec::new(),
+        }
+    }
+
+    /// Threads, the caller included.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Instruction set of the kernels.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+impl Backend for CpuBackend {
+    fn tag(&self) -> BackendTag {
+        BackendTag::CPU
+    }
+
+    fn name(&self) -> String {
+        let threads = self.threads();
+        format!("CPU ({}, {threads} thread{})", self.isa.name(), if threads == 1 { "" } else { "s" })
+    }
+
+    fn supports(&self, graph: &Graph, node: &Node) -> Result<(), Unsupported> {
+        kernel(&node.op).check(graph)
+    }
+
+    fn buffer_rules(&self) -> BufferRules {
+        BufferRules {
+            alignment: ALIGNMENT,
+            max_binding: usize::MAX,
+            read_write_one_buffer: true,
+            in_place: true,
+        }
+    }
+
+    fn memory(&self) -> MemoryInfo {
+        memory_info()
+    }
+
+    fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
+        self.buffers.alloc(bytes)
+    }
+
+    fn alloc_fresh(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
+        self.buffers.alloc_fresh(bytes)
+    }
+
+    fn free_buffer(&mut self, buffer: BufferId) {
+        self.buffers.free(buffer);
+    }
+
+    fn load_weight(&mut self, spec: &WeightSpec, data: &[u8]) -> Result<(), BackendError> {
+        self.weights.load(spec, data, &self.pool)
+    }
+
+    fn copy_pages(&mut self, kv: KvPair, pages: &[(usize, usize)]) -> Result<(), BackendError> {
+        kv::copy_pages(&mut self.buffers, kv, pages)
+    }
+
+    fn write_host(&mut self, dst: BufferSlice, data: &[u8]) -> Result<(), BackendError> {
+        check_host_len(dst, data.len())?;
+        self.buffers.write(dst)?.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn read_host(&mut self, src: BufferSlice, out: &mut [u8]) -> Result<(), BackendError> {
+        check_host_len(src, out.len())?;
+        out.copy_from_slice(self.buffers.read(src)?);
+        Ok(())
+    }
+
+    fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
+        kernel(&call.node.op).run(Ctx {
+            call,
+            buffers: &mut self.buffers,
+            weights: &self.weights,
+            pool: &self.pool,
+            isa: self.isa,
+            scratch: &mut self.scratch,
+        })
+    }
+
+    fn capture(&mut self, node: NodeId, src: BufferSlice) -> Result<(), BackendError> {
+        let bytes = self.buffers.read(src)?.to_vec();
+        self.captures.push(Capture { node, bytes });
+        Ok(())
+    }
+
+    fn drain_captures(&mut self) -> Result<Vec<Capture>, BackendError> {
+        Ok(std::mem::take(&mut self.captures))
+    }
+
+    fn synchronize(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+fn check_host_len(slice: BufferSlice, len: usize) -> Result<(), BackendError> {
+    if slice.len == len {
+        return Ok(());
+    }
+    Err(BackendError::BadBuffer(format!("range of {} bytes, host data of {len}", slice.len)))
+}

@@ -1,0 +1,245 @@
+//! Grouped-query attention over the paged cache.
+//!
+//! A work item is a tile of queries of one sequence and one KV head; it reads each page once for all
+//! its query heads. Prefill has many items. With few (decode), items are cut by pages as well: a
+//! page's partial result doesn't depend on who computes it, and partials are merged in page order.
+
+mod item;
+mod page;
+
+use super::kv::{KvElement, kv_regions};
+use super::parallel::SharedMut;
+use super::{Ctx, Kernel};
+use crate::buffers::{typed, typed_mut};
+use crate::dispatch;
+use crate::pool::Pool;
+use crate::simd::{Isa, Simd};
+use item::{Item, Sequence, Shape, State, Workspace};
+use minfer_graph::{Attention, BackendError, Graph, KvShape, KvType, PAGE, Unsupported};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// Query rows (tokens times query heads per KV head) of a tile, roughly.
+const TILE_ROWS: usize = 64;
+/// Fewest pages worth a work item of their own.
+const MIN_PAGES: usize = 4;
+
+/// Memory that attention keeps from call to call.
+#[derive(Debug, Default)]
+pub struct AttentionScratch {
+    /// Idle workspaces; there are never more than threads.
+    workspaces: Mutex<Vec<Workspace>>,
+    /// Partial results of items that are cut by pages.
+    partials: State,
+}
+
+impl AttentionScratch {
+    fn with_workspace<R>(workspaces: &Mutex<Vec<Workspace>>, f: impl FnOnce(&mut Workspace) -> R) -> R {
+        let idle = || workspaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workspace = idle().pop().unwrap_or_default();
+        let result = f(&mut workspace);
+        idle().push(workspace);
+        result
+    }
+}
+
+impl Kernel for Attention {
+    fn check(&self, _graph: &Graph) -> Result<(), Unsupported> {
+        super::kv::check_shape(&kv_shape(self))
+    }
+
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        let kv = kv_regions(&ctx, &kv_shape(self))?;
+        let reads = [ctx.input(0)?, ctx.input(2)?, ctx.input(3)?, kv.k, kv.v];
+        let ([q, extents, table, k, v], [out]) = ctx.buffers.access(reads, [ctx.output()?])?;
+        let (q, out) = (typed(q)?, typed_mut(out)?);
+        let rows = ctx.call.node.shape.n_rows(ctx.call.dims);
+        let sequences = sequences(self, rows, typed(extents)?, typed(table)?, kv.n_pages)?;
+        let engine = Engine { isa: ctx.isa, pool: ctx.pool, scratch: &mut ctx.scratch.attention };
+        match kv.ty {
+            KvType::F16 => engine.run(Shape::new(self, q, typed::<u16>(k)?, typed(v)?), &sequences, out),
+            KvType::F32 => engine.run(Shape::new(self, q, typed::<f32>(k)?, typed(v)?), &sequences, out),
+        }
+        Ok(())
+    }
+}
+
+fn kv_shape(a: &Attention) -> KvShape {
+    KvShape { layer: a.layer, n_kv_head: a.n_kv_head, head_dim: a.head_dim, v_dim: a.v_dim }
+}
+
+/// Reads extents and page tables and checks every page that will be read. The sequences must cover
+/// each row of the batch exactly once.
+fn sequences<'a>(
+    a: &Attention,
+    rows: usize,
+    extents: &[i32],
+    table: &'a [i32],
+    n_pages: usize,
+) -> Result<Vec<Sequence<'a>>, BackendError> {
+    let count = extents.len() / 3;
+    let width = table.len().checked_div(count).unwrap_or(0);
+    let mut list = Vec::with_capacity(count);
+    let mut covered = vec![false; rows];
+    for (extent, pages) in extents.chunks_exact(3).zip(table.chunks(width.max(1))) {
+        let first = index("first row of a sequence", extent[0], rows + 1)?;
+        let len = index("tokens of a sequence", extent[1], rows - first + 1)?;
+        if len == 0 {
+            continue;
+        }
+        let start = index("position of a sequence", extent[2], (width * PAGE + 1).saturating_sub(len))?;
+        for row in &mut covered[first..first + len] {
+            if std::mem::replace(row, true) {
+                return Err(BackendError::Device("two sequences share a row of the batch".into()));
+            }
+        }
+        let sequence = Sequence { first, len, start, pages };
+        for &page in &pages[sequence.pages_read(a.window)] {
+            index("KV page", page, n_pages)?;
+        }
+        list.push(sequence);
+    }
+    match covered.iter().position(|c| !c) {
+        Some(row) => Err(BackendError::Device(format!("row {row} of the batch belongs to no sequence"))),
+        None => Ok(list),
+    }
+}
+
+fn index(what: &'static str, value: i32, limit: usize) -> Result<usize, BackendError> {
+    match usize::try_from(value) {
+        Ok(i) if i < limit => Ok(i),
+        _ => Err(BackendError::OutOfRange { what, value: value.into(), limit }),
+    }
+}
+
+/// Who computes.
+struct Engine<'a> {
+    isa: Isa,
+    pool: &'a Pool,
+    scratch: &'a mut AttentionScratch,
+}
+
+impl Engine<'_> {
+    fn run<E: KvElement>(self, shape: Shape<'_, E>, sequences: &[Sequence<'_>], out: &mut [f32]) {
+        let items = items(&shape, sequences);
+        let pages: usize = items.iter().map(|i| i.pages.len()).sum();
+        let threads = self.pool.threads();
+        let span = pages.div_ceil(4 * threads).max(MIN_PAGES);
+        let can_split = items.iter().any(|i| i.pages.len() > span);
+        if threads > 1 && items.len() < 4 * threads && can_split {
+            self.split(&shape, &items, span, out);
+        } else {
+            self.whole(&shape, &items, out);
+        }
+    }
+
+    /// One work item each, all pages in order.
+    fn whole<E: KvElement>(self, shape: &Shape<'_, E>, items: &[Item<'_>], out: &mut [f32]) {
+        let out = SharedMut::new(out);
+        let workspaces = &self.scratch.workspaces;
+        self.pool.chunks(items.len(), 1, |range| {
+            AttentionScratch::with_workspace(workspaces, |ws| {
+                for item in &items[range] {
+                    dispatch!(self.isa, s => s.vectorize(|| whole_item(s, shape, item, ws, &out)));
+                }
+            });
+        });
+    }
+
+    /// First every page range of every item, then the merges.
+    fn split<E: KvElement>(self, shape: &Shape<'_, E>, items: &[Item<'_>], span: usize, out: &mut [f32]) {
+        let mut units: Vec<(usize, Range<usize>, usize)> = Vec::new();
+        let mut slots = 0;
+        let mut first_slot = Vec::with_capacity(items.len());
+        for (i, item) in items.iter().enumerate() {
+            first_slot.push(slots);
+            for start in item.pages.clone().step_by(span) {
+                let pages = start..item.pages.end.min(start + span);
+                units.push((i, pages.clone(), slots));
+                slots += pages.len() * item.rows(shape.group);
+            }
+        }
+        self.scratch.partials.resize(slots, shape.v_padded);
+        let shared = self.scratch.partials.share();
+        let workspaces = &self.scratch.workspaces;
+        self.pool.chunks(units.len(), 1, |range| {
+            AttentionScratch::with_workspace(workspaces, |ws| {
+                for (i, pages, slot) in &units[range] {
+                    let item = &items[*i];
+                    let slots = *slot..slot + pages.len() * item.rows(shape.group);
+                    // SAFETY: each unit has slots of its own.
+                    let mut state = unsafe { shared.range(slots, shape.v_padded) };
+                    dispatch!(self.isa, s => s.vectorize(|| {
+                        item::compute(s, shape, item, pages.clone(), &mut ws.page, &mut state, false);
+                    }));
+                }
+            });
+        });
+        let partials = &mut self.scratch.partials;
+        let out = SharedMut::new(out);
+        let shared = partials.share();
+        self.pool.chunks(items.len(), 1, |range| {
+            for i in range {
+                let (item, slot) = (&items[i], first_slot[i]);
+                let slots = slot..slot + item.pages.len() * item.rows(shape.group);
+                // SAFETY: each item has slots of its own.
+                let mut state = unsafe { shared.range(slots, shape.v_padded) };
+                dispatch!(self.isa, s => s.vectorize(|| {
+                    item::merge_pages(s, shape, item, &mut state);
+                    write_item(s, shape, item, &state, &out);
+                }));
+            }
+        });
+    }
+}
+
+/// Tiles of all sequences; the latest queries, which see most, come first.
+fn items<'a, E>(shape: &Shape<'_, E>, sequences: &'a [Sequence<'a>]) -> Vec<Item<'a>> {
+    let tile = (TILE_ROWS / shape.group).max(1);
+    let mut items = Vec::new();
+    for sequence in sequences {
+        for first in (0..sequence.len).step_by(tile) {
+            let tokens = first..sequence.len.min(first + tile);
+            items.extend(
+                (0..shape.n_kv_head).map(|head| Item::new(sequence, head, tokens.clone(), shape.window)),
+            );
+        }
+    }
+    items.sort_by_key(|i| std::cmp::Reverse(i.pages.len()));
+    items
+}
+
+#[inline(always)]
+fn whole_item<S: Simd, E: KvElement>(
+    s: S,
+    shape: &Shape<'_, E>,
+    item: &Item<'_>,
+    ws: &mut Workspace,
+    out: &SharedMut<'_, f32>,
+) {
+    let rows = item.rows(shape.group);
+    ws.state.resize(rows, shape.v_padded);
+    let mut state = ws.state.view();
+    item::compute(s, shape, item, item.pages.clone(), &mut ws.page, &mut state, true);
+    write_item(s, shape, item, &state, out);
+}
+
+/// Divides by the sums and writes the rows of an item, whose first slots are its final state.
+#[inline(always)]
+fn write_item<S: Simd, E: KvElement>(
+    s: S,
+    shape: &Shape<'_, E>,
+    item: &Item<'_>,
+    state: &item::StateView<'_>,
+    out: &SharedMut<'_, f32>,
+) {
+    for row in 0..item.rows(shape.group) {
+        let start = item.head_index(shape, row) * shape.v_dim;
+        // SAFETY: an item is the only one with its rows of the batch and its KV head, and `row`
+        // names each query head of them once; sequences don't share rows (`sequences`).
+        let out = unsafe { out.range(start..start + shape.v_dim) };
+        let sum = s.splat(state.l[row]);
+        let a = &state.a[row * shape.v_padded..][..shape.v_dim];
+        super::vector::map(s, out, Some(a), |a| s.div(a, sum));
+    }
+}

@@ -1,0 +1,128 @@
+//! The kernels of the ops: [`kernel`] is the one table that both `supports` and dispatch read.
+
+pub mod attention;
+mod elementwise;
+pub mod kv;
+mod matmul;
+mod norm;
+mod parallel;
+mod qkv;
+mod rope;
+mod rows;
+mod vector;
+pub mod weights;
+
+use crate::buffers::BufferPool;
+use crate::matmul::Activations;
+use crate::pool::Pool;
+use crate::simd::Isa;
+use minfer_graph::{BackendError, BufferSlice, Graph, NodeCall, Op, Unsupported};
+use weights::Weights;
+
+/// Memory that ops reuse from call to call.
+#[derive(Default)]
+pub struct Scratch {
+    /// Angles of the step's positions.
+    pub rope: rope::RopeCache,
+    /// Quantised activations.
+    pub activations: Activations,
+    /// K and V rows of a fused projection, before they are stored.
+    pub kv_rows: [Vec<f32>; 2],
+    /// Partial results of attention.
+    pub attention: attention::AttentionScratch,
+}
+
+/// What a kernel works with.
+pub struct Ctx<'a> {
+    /// The node and its buffers.
+    pub call: &'a NodeCall<'a>,
+    /// The backend's memory.
+    pub buffers: &'a mut BufferPool,
+    /// Loaded weights.
+    pub weights: &'a Weights,
+    /// Threads.
+    pub pool: &'a Pool,
+    /// Instruction set.
+    pub isa: Isa,
+    /// Reused memory.
+    pub scratch: &'a mut Scratch,
+}
+
+impl Ctx<'_> {
+    /// The buffer of a source, whose length must be what the source's shape says.
+    pub fn input(&self, i: usize) -> Result<BufferSlice, BackendError> {
+        let source = self.call.node.src.get(i).and_then(|&s| self.call.graph.nodes.get(s));
+        match (source, self.call.inputs.get(i)) {
+            (Some(node), Some(&slice)) => {
+                check_len(slice, node.shape.len(self.call.dims) * node.dtype.bytes(), "input")
+            }
+            _ => Err(BackendError::BadBuffer(format!("source {i} is missing"))),
+        }
+    }
+
+    /// The buffer of the output.
+    pub fn output(&self) -> Result<BufferSlice, BackendError> {
+        let node = self.call.node;
+        check_len(self.call.output, node.shape.len(self.call.dims) * node.dtype.bytes(), "output")
+    }
+
+    /// Whether the op works in place on a source: the output is the very range of it.
+    pub fn in_place(&self, i: usize) -> bool {
+        self.call.inputs.get(i) == Some(&self.call.output)
+            && self.call.node.op.in_place_sources().contains(&i)
+    }
+
+    /// The buffer of a source that is read beside the output: empty if the op works in place on it.
+    pub fn beside(&self, i: usize) -> Result<BufferSlice, BackendError> {
+        let slice = self.input(i)?;
+        Ok(if self.in_place(i) { BufferSlice { len: 0, ..slice } } else { slice })
+    }
+}
+
+fn check_len(slice: BufferSlice, bytes: usize, what: &str) -> Result<BufferSlice, BackendError> {
+    if slice.len == bytes {
+        return Ok(slice);
+    }
+    Err(BackendError::BadBuffer(format!("{what} has {} bytes, the step needs {bytes}", slice.len)))
+}
+
+/// One op's kernel.
+pub trait Kernel {
+    /// Whether the kernel takes the op's types and sizes.
+    fn check(&self, _graph: &Graph) -> Result<(), Unsupported> {
+        Ok(())
+    }
+
+    /// Runs it.
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError>;
+}
+
+/// The kernel of an op.
+pub fn kernel(op: &Op) -> Box<dyn Kernel> {
+    match *op {
+        Op::Input(_) => Box::new(Input),
+        Op::Embed { weight } => Box::new(rows::Embed { weight }),
+        Op::MatMul { weight, bias, act } => Box::new(matmul::MatMul { weight, bias, act }),
+        Op::AddBias { bias } => Box::new(elementwise::AddBias { bias }),
+        Op::RmsNorm { weight, eps } => Box::new(norm::RmsNorm { weight, eps }),
+        Op::Add => Box::new(elementwise::Binary::Add),
+        Op::Mul => Box::new(elementwise::Binary::Mul),
+        Op::SwiGlu => Box::new(elementwise::Binary::SwiGlu),
+        Op::Silu => Box::new(elementwise::Silu),
+        Op::Rope(rope) => Box::new(rope),
+        Op::KvStore(shape) => Box::new(kv::KvStore(shape)),
+        Op::KvLoad(shape) => Box::new(kv::KvLoad(shape)),
+        Op::Attention(attention) => Box::new(attention),
+        Op::GatherRows => Box::new(rows::GatherRows),
+        Op::QkvRopeStore(fused) => Box::new(fused),
+    }
+}
+
+/// Host-filled data: any device holds it, none executes it.
+struct Input;
+
+impl Kernel for Input {
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported(format!("`{}` is an input", ctx.call.node.name)))
+    }
+}

@@ -1,0 +1,47 @@
+//! Projections, biases, rotation and KV store in one call: the same functions as the separate ops, so
+//! the same bits, with the input quantised once and k and v never leaving the scratch memory.
+
+use super::matmul::{MatMul, project};
+use super::parallel::for_each_row;
+use super::rope::rope_factors;
+use super::{Ctx, Kernel, kv};
+use crate::buffers::{typed, typed_mut};
+use crate::matmul::Job;
+use minfer_graph::{BackendError, Graph, QkvRopeStore, Unsupported, WeightId};
+
+impl Kernel for QkvRopeStore {
+    fn check(&self, graph: &Graph) -> Result<(), Unsupported> {
+        kv::check_shape(&self.kv)?;
+        for (weight, bias) in [(self.wq, self.bq), (self.wk, self.bk), (self.wv, self.bv)] {
+            MatMul { weight, bias, act: self.act }.check(graph)?;
+        }
+        self.rope.check(graph)
+    }
+
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        let graph = ctx.call.graph;
+        let kv = kv::kv_regions(&ctx, &self.kv)?;
+        let factors = rope_factors(&ctx, self.rope.factors)?;
+        let reads = [ctx.input(0)?, ctx.input(1)?, ctx.input(2)?];
+        let ([x, positions, kv_rows], [q, k_region, v_region]) =
+            ctx.buffers.access(reads, [ctx.output()?, kv.k, kv.v])?;
+        let (x, q): (&[f32], &mut [f32]) = (typed(x)?, typed_mut(q)?);
+        // Checked before anything is written.
+        let rows = kv::locate_rows(typed(kv_rows)?, kv.n_pages)?;
+        let (k_cols, v_cols) = (self.kv.n_kv_head * self.kv.head_dim, self.kv.n_kv_head * self.kv.v_dim);
+        let [k, v] = &mut ctx.scratch.kv_rows;
+        k.resize(rows.len() * k_cols, 0.0);
+        v.resize(rows.len() * v_cols, 0.0);
+        let job = |weight, bias: Option<WeightId>, out| -> Result<Job<'_>, BackendError> {
+            let bias = bias.map(|b| ctx.weights.vector(graph, b)).transpose()?;
+            Ok(Job { weight: ctx.weights.matrix(graph, weight)?, bias, out })
+        };
+        let mut jobs =
+            [job(self.wq, self.bq, &mut *q)?, job(self.wk, self.bk, k)?, job(self.wv, self.bv, v)?];
+        project(ctx.isa, ctx.pool, &mut ctx.scratch.activations, x, rows.len(), self.act, &mut jobs)?;
+        let table = ctx.scratch.rope.table(&self.rope, factors, typed(positions)?);
+        for_each_row(ctx.pool, q, ctx.call.node.shape.cols, |row, q| table.rotate_row(&self.rope, row, q));
+        for_each_row(ctx.pool, k, k_cols, |row, k| table.rotate_row(&self.rope, row, k));
+        kv::store_rows(ctx.isa, &self.kv, kv.ty, &rows, [k, v], [k_region, v_region])
+    }
+}

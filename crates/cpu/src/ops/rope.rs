@@ -1,0 +1,142 @@
+//! Rotary position embedding, in place on the rows of the output.
+//!
+//! Angles are computed in f64, once per row and pair, and kept for the other heads and layers of the step.
+
+use super::parallel::for_each_row;
+use super::{Ctx, Kernel};
+use crate::buffers::{typed, typed_mut};
+use minfer_graph::{BackendError, Rope, RopeStyle, WeightId};
+
+/// Tables kept at a time: models have one or two sets of parameters (full and sliding layers).
+const MAX_TABLES: usize = 4;
+
+/// What a table depends on.
+#[derive(Clone, Debug, PartialEq)]
+struct Key {
+    n_rot: usize,
+    base: u32,
+    freq_scale: u32,
+    factors: Option<Vec<u32>>,
+    positions: Vec<i32>,
+}
+
+/// Cosines and sines of a batch: `[rows, n_rot / 2]` each.
+#[derive(Debug)]
+pub struct RopeTable {
+    key: Key,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+/// The tables of recent steps, newest last.
+#[derive(Debug, Default)]
+pub struct RopeCache {
+    tables: Vec<RopeTable>,
+}
+
+impl RopeCache {
+    /// The table of a batch's positions.
+    pub fn table(&mut self, rope: &Rope, factors: Option<&[f32]>, positions: &[i32]) -> &RopeTable {
+        let fits = |k: &Key| {
+            k.n_rot == rope.n_rot
+                && k.base == rope.base.to_bits()
+                && k.freq_scale == rope.freq_scale.to_bits()
+                && k.positions == positions
+                && match (&k.factors, factors) {
+                    (None, None) => true,
+                    (Some(a), Some(b)) => a.iter().copied().eq(b.iter().map(|f| f.to_bits())),
+                    _ => false,
+                }
+        };
+        let last = self.tables.len();
+        match self.tables.iter().position(|t| fits(&t.key)) {
+            Some(i) => self.tables[i..].rotate_left(1),
+            None => {
+                if last == MAX_TABLES {
+                    self.tables.remove(0);
+                }
+                self.tables.push(RopeTable::new(rope, factors, positions));
+            }
+        }
+        &self.tables[self.tables.len() - 1]
+    }
+}
+
+impl RopeTable {
+    fn new(rope: &Rope, factors: Option<&[f32]>, positions: &[i32]) -> RopeTable {
+        let half = rope.n_rot / 2;
+        let frequency = |i: usize| {
+            let exponent = -2.0 * i as f64 / rope.n_rot as f64;
+            let scaled = f64::from(rope.freq_scale) * f64::from(rope.base).powf(exponent);
+            scaled / factors.map_or(1.0, |f| f64::from(f[i]))
+        };
+        let frequencies: Vec<f64> = (0..half).map(frequency).collect();
+        let mut cos = Vec::with_capacity(positions.len() * half);
+        let mut sin = Vec::with_capacity(positions.len() * half);
+        for &position in positions {
+            for f in &frequencies {
+                let (s, c) = (f64::from(position) * f).sin_cos();
+                cos.push(c as f32);
+                sin.push(s as f32);
+            }
+        }
+        let key = Key {
+            n_rot: rope.n_rot,
+            base: rope.base.to_bits(),
+            freq_scale: rope.freq_scale.to_bits(),
+            factors: factors.map(|f| f.iter().map(|f| f.to_bits()).collect()),
+            positions: positions.to_vec(),
+        };
+        RopeTable { key, cos, sin }
+    }
+
+    /// Rotates all heads of one row of the batch.
+    pub fn rotate_row(&self, rope: &Rope, row: usize, values: &mut [f32]) {
+        let half = rope.n_rot / 2;
+        let cos = &self.cos[row * half..][..half];
+        let sin = &self.sin[row * half..][..half];
+        for head in values.chunks_exact_mut(rope.head_dim) {
+            let rotated = &mut head[..rope.n_rot];
+            match rope.style {
+                RopeStyle::Interleaved => {
+                    for ((pair, &c), &s) in rotated.chunks_exact_mut(2).zip(cos).zip(sin) {
+                        (pair[0], pair[1]) = rotate(pair[0], pair[1], c, s);
+                    }
+                }
+                RopeStyle::Halves => {
+                    let (a, b) = rotated.split_at_mut(half);
+                    for (((a, b), &c), &s) in a.iter_mut().zip(b).zip(cos).zip(sin) {
+                        (*a, *b) = rotate(*a, *b, c, s);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn rotate(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
+    (a * cos - b * sin, a * sin + b * cos)
+}
+
+impl Kernel for Rope {
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        let factors = rope_factors(&ctx, self.factors)?;
+        let cols = ctx.call.node.shape.cols;
+        let aliased = ctx.in_place(0);
+        let ([x, positions], [out]) = ctx.buffers.access([ctx.beside(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let (x, out) = (typed::<f32>(x)?, typed_mut(out)?);
+        let table = ctx.scratch.rope.table(self, factors, typed(positions)?);
+        for_each_row(ctx.pool, out, cols, |row, out| {
+            if !aliased {
+                out.copy_from_slice(&x[row * cols..][..cols]);
+            }
+            table.rotate_row(self, row, out);
+        });
+        Ok(())
+    }
+}
+
+/// The frequency divisors of a rotation, if it has any.
+pub fn rope_factors<'a>(ctx: &Ctx<'a>, id: Option<WeightId>) -> Result<Option<&'a [f32]>, BackendError> {
+    id.map(|id| ctx.weights.vector(ctx.call.graph, id)).transpose()
+}

@@ -1,0 +1,61 @@
+//! Ops that copy whole rows: the embedding table and the choice of output rows.
+
+use super::parallel::for_each_row;
+use super::{Ctx, Kernel};
+use crate::buffers::{typed, typed_mut};
+use minfer_graph::{BackendError, Graph, Unsupported, WeightId};
+use std::sync::OnceLock;
+
+/// Checks indices read from an input against the table they point into.
+fn check_indices(what: &'static str, indices: &[i32], limit: usize) -> Result<(), BackendError> {
+    let outside = |&&i: &&i32| usize::try_from(i).map_or(true, |i| i >= limit);
+    match indices.iter().find(outside) {
+        Some(&i) => Err(BackendError::OutOfRange { what, value: i.into(), limit }),
+        None => Ok(()),
+    }
+}
+
+/// Rows of an embedding table as f32.
+pub struct Embed {
+    /// The table.
+    pub weight: WeightId,
+}
+
+impl Kernel for Embed {
+    fn check(&self, graph: &Graph) -> Result<(), Unsupported> {
+        super::weights::check_matrix(graph.weight(self.weight))
+    }
+
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        let table = ctx.weights.matrix(ctx.call.graph, self.weight)?;
+        let spec = ctx.call.graph.weight(self.weight);
+        let ([ids], [out]) = ctx.buffers.access([ctx.input(0)?], [ctx.output()?])?;
+        let ids: &[i32] = typed(ids)?;
+        check_indices("token id", ids, spec.rows)?;
+        let failed = OnceLock::new();
+        for_each_row(ctx.pool, typed_mut(out)?, spec.cols, |i, row| {
+            if let Err(e) = table.row(ids[i] as usize, row) {
+                failed.get_or_init(|| e);
+            }
+        });
+        failed.into_inner().map_or(Ok(()), Err)
+    }
+}
+
+/// Rows picked by index.
+pub struct GatherRows;
+
+impl Kernel for GatherRows {
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        let cols = ctx.call.node.shape.cols;
+        let ([x, rows], [out]) = ctx.buffers.access([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let (x, rows, out): (&[f32], &[i32], &mut [f32]) = (typed(x)?, typed(rows)?, typed_mut(out)?);
+        check_indices("output row", rows, x.len().checked_div(cols).unwrap_or(0))?;
+        if cols > 0 {
+            for (row, &i) in out.chunks_exact_mut(cols).zip(rows) {
+                row.copy_from_slice(&x[i as usize * cols..][..cols]);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! Attention against the contract (bit for bit) and against a softmax in f64.
+
+mod ops_support;
+
+use minfer_cpu::{CpuOptions, Isa};
+use minfer_graph::{Backend, BackendError, KvType};
+use ops_support::attention::{ATTENTION, Case, EXTENTS, Q, Setup, TABLE};
+use ops_support::{all_options, assert_close, assert_same};
+
+fn case(heads: (usize, usize), head_dim: usize, sequences: &[(usize, usize)]) -> Case {
+    Case {
+        n_head: heads.0,
+        n_kv_head: heads.1,
+        head_dim,
+        v_dim: head_dim,
+        window: None,
+        ty: KvType::F16,
+        sequences: sequences.to_vec(),
+    }
+}
+
+/// Compares the best instruction set on two threads with both references.
+#[track_caller]
+fn check(case: &Case, seed: u64) {
+    let what = format!("{case:?}");
+    let options = CpuOptions { threads: Some(2), isa: None };
+    let mut setup = Setup::new(case, seed, options);
+    let got = setup.run();
+    assert_same(&got, &setup.reference(), &what);
+    assert_close(&got, &setup.reference_f64(), 1e-5, &what);
+}
+
+#[test]
+fn head_sizes_and_groups() {
+    for (i, head_dim) in [16, 32, 64, 80, 96, 128, 256, 20, 8].into_iter().enumerate() {
+        for (j, group) in [1, 2, 3, 7].into_iter().enumerate() {
+            let ty = if (i + j) % 2 == 0 { KvType::F16 } else { KvType::F32 };
+            let sequences = [(61, 7), (0, 3)];
+            check(&Case { ty, ..case((2 * group, 2), head_dim, &sequences) }, (10 * i + j) as u64);
+        }
+    }
+    check(&Case { v_dim: 24, ..case((6, 3), 40, &[(100, 5)]) }, 5);
+    check(&Case { v_dim: 128, ..case((4, 2), 192, &[(3, 66)]) }, 6);
+}
+
+#[test]
+fn contexts() {
+    for context in [1, 63, 64, 65, 127, 128, 129, 130, 400] {
+        check(&case((4, 2), 32, &[(context - 1, 1)]), context as u64);
+        check(&case((7, 1), 16, &[(0, context)]), 1000 + context as u64);
+    }
+}
+
+#[test]
+fn windows() {
+    for window in [1, 2, 5, 63, 64, 65, 128, 200, usize::MAX] {
+        for sequences in [vec![(0, 150)], vec![(130, 1), (63, 4), (64, 1)], vec![(190, 30)]] {
+            check(&Case { window: Some(window), ..case((6, 2), 16, &sequences) }, window as u64);
+        }
+    }
+}
+
+#[test]
+fn many_sequences_share_a_batch() {
+    check(&case((4, 2), 32, &[(0, 1), (200, 1), (63, 2), (5, 70), (64, 64), (127, 1)]), 77);
+}
+
+#[test]
+fn every_instruction_set_and_thread_count_gives_the_same_bits() {
+    // Long decode (cut by pages), prefill, a mix, and a window.
+    let cases = [
+        case((6, 2), 24, &[(1500, 1)]),
+        case((3, 1), 32, &[(700, 2), (900, 1)]),
+        case((14, 2), 64, &[(0, 100)]),
+        Case { window: Some(300), ..case((3, 3), 16, &[(900, 40)]) },
+    ];
+    for (i, case) in cases.iter().enumerate() {
+        let mut want = None;
+        for options in all_options() {
+            let mut setup = Setup::new(case, i as u64, options);
+            let want = want.get_or_insert_with(|| setup.reference());
+            assert_same(&setup.run(), want, &format!("{case:?} with {options:?}"));
+        }
+    }
+}
+
+#[test]
+fn large_scores_and_nan() {
+    let case = case((2, 2), 16, &[(100, 3)]);
+    for (threads, value) in [(1, f32::NAN), (2, f32::INFINITY)] {
+        let options = CpuOptions { threads: Some(threads), isa: None };
+        let mut setup = Setup::new(&case, 3, options);
+        let want = setup.reference();
+        let mut q = setup.bench.get(Q);
+        q[16] = value;
+        setup.bench.set_f32(Q, &q);
+        let got = setup.run();
+        // Only the second head of the first query is affected.
+        assert!(got[16..32].iter().all(|x| x.is_nan()));
+        assert_same(&got[32..], &want[32..], "others");
+        assert_same(&got[..16], &want[..16], "others");
+    }
+    // Scores of some thousand: exponentials underflow to 0 and nothing overflows.
+    let mut setup = Setup::new(&case, 3, CpuOptions::default());
+    let q: Vec<f32> = setup.bench.get(Q).iter().map(|x| x * 1e4).collect();
+    setup.bench.set_f32(Q, &q);
+    assert!(setup.run().iter().all(|x| x.abs() <= 1.0));
+}
+
+#[test]
+fn bad_extents_and_tables_are_errors() {
+    let case = case((2, 1), 16, &[(100, 3), (0, 2)]);
+    let mut setup = Setup::new(&case, 9, CpuOptions { threads: Some(1), isa: Some(Isa::Scalar) });
+    let bench = &mut setup.bench;
+    let good = [2, 3, 100, 0, 2, 0];
+    let mut table = vec![0i32; bench.slices[TABLE].len / 4];
+    bench.backend.read_host(bench.slices[TABLE], bytemuck::cast_slice_mut(&mut table)).unwrap();
+    bench.set_i32(EXTENTS, &good);
+    bench.run(ATTENTION).unwrap();
+    let out_of_range = [
+        [2, 4, 100, 0, 2, 0],
+        [6, 3, 100, 0, 2, 0],
+        [-1, 3, 100, 0, 2, 0],
+        [2, -3, 100, 0, 2, 0],
+        [2, 3, -1, 0, 2, 0],
+        [2, 3, 190, 0, 2, 0],
+        [2, 3, i32::MAX, 0, 2, 0],
+    ];
+    for extents in out_of_range {
+        bench.set_i32(EXTENTS, &extents);
+        let result = bench.run(ATTENTION);
+        assert!(matches!(result, Err(BackendError::OutOfRange { .. })), "{extents:?}: {result:?}");
+    }
+    for extents in [[1, 3, 100, 0, 2, 0], [2, 3, 100, 0, 1, 0], [2, 0, 0, 0, 2, 0]] {
+        bench.set_i32(EXTENTS, &extents);
+        assert!(matches!(bench.run(ATTENTION), Err(BackendError::Device(_))), "{extents:?}");
+    }
+    bench.set_i32(EXTENTS, &good);
+    for page in [-1, 99] {
+        let mut bad = table.clone();
+        bad[1] = page;
+        bench.set_i32(TABLE, &bad);
+        assert!(matches!(bench.run(ATTENTION), Err(BackendError::OutOfRange { .. })));
+    }
+    bench.set_i32(TABLE, &table);
+    bench.run(ATTENTION).unwrap();
+    let kv = bench.kv.take();
+    assert!(matches!(bench.run(ATTENTION), Err(BackendError::BadBuffer(_))));
+    bench.kv = kv.map(|kv| minfer_graph::KvPair { n_pages: kv.n_pages + 1, ..kv });
+    assert!(matches!(bench.run(ATTENTION), Err(BackendError::BadBuffer(_))));
+}
