@@ -263,6 +263,33 @@ mod tests {
         assert_eq!(encode(&["<", "a", "<a"], &["< a"], "<a", true), ["a"]);
     }
 
+    /// The definition of the algorithm, quadratic: merge the leftmost pair of the lowest rank until none merges.
+    fn by_definition(merges: &[(String, String)], piece: &str) -> Vec<String> {
+        let mut symbols: Vec<String> = piece.chars().map(String::from).collect();
+        loop {
+            let rank = |pair: &[String]| merges.iter().position(|(l, r)| *l == pair[0] && *r == pair[1]);
+            let best = symbols.windows(2).enumerate().filter_map(|(at, pair)| Some((rank(pair)?, at))).min();
+            let Some((_, at)) = best else { return symbols };
+            let right = symbols.remove(at + 1);
+            symbols[at].push_str(&right);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn merging_follows_the_definition(
+            merges in proptest::collection::vec(("[abc]{1,3}", "[abc]{1,3}"), 0..24),
+            piece in "[abc]{0,40}",
+        ) {
+            let mut tokens = std::collections::BTreeSet::from(["a", "b", "c"].map(String::from));
+            tokens.extend(merges.iter().flat_map(|(l, r)| [l.clone(), r.clone(), format!("{l}{r}")]));
+            let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+            let lines: Vec<String> = merges.iter().map(|(l, r)| format!("{l} {r}")).collect();
+            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+            proptest::prop_assert_eq!(encode(&tokens, &lines, &piece, false), by_definition(&merges, &piece));
+        }
+    }
+
     #[test]
     fn bad_vocabularies_are_errors() {
         let text = |t: &str| -> Arc<str> { t.into() };

@@ -51,3 +51,30 @@ fn whole_characters(bytes: &[u8]) -> usize {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn streaming_equals_decoding_at_once(chunks in proptest::collection::vec(
+            proptest::collection::vec(proptest::prop_oneof![
+                proptest::num::u8::ANY,
+                proptest::sample::select(vec![0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x99, 0x82, 0xC3, 0xA9, 0xED, 0xA0, 0x80, b'a']),
+            ], 0..4), 0..24))
+        {
+            let mut held = Vec::new();
+            let mut streamed = String::new();
+            for chunk in &chunks {
+                held.extend_from_slice(chunk);
+                let whole = whole_characters(&held);
+                streamed.push_str(&String::from_utf8_lossy(&held[..whole]));
+                held.drain(..whole);
+                proptest::prop_assert!(held.len() < 4, "more than one character is held back");
+            }
+            streamed.push_str(&String::from_utf8_lossy(&held));
+            proptest::prop_assert_eq!(streamed, String::from_utf8_lossy(&chunks.concat()).into_owned());
+        }
+    }
+}

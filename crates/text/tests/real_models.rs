@@ -214,3 +214,32 @@ fn giant_pieces_take_linear_time() {
         assert!(took.as_secs() < 20, "{unit:?} took {took:?}");
     }
 }
+
+/// FNV-1a over the numbers' bytes.
+fn fnv(numbers: &[u32]) -> u64 {
+    let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
+}
+
+#[test]
+fn difficult_texts_give_the_ids_of_the_tokenizers_package() {
+    let cases: Vec<(String, Value)> = serde_json::from_str(include_str!("data/splits.json")).unwrap();
+    for line in include_str!("data/hashes.txt").lines() {
+        let (name, hash) = line.split_once(' ').unwrap();
+        let file = format!("{name}.gguf");
+        let found = if name.starts_with("ggml-vocab") {
+            find("MINFER_TEST_VOCABS", None, &file)
+        } else {
+            model(&file)
+        };
+        let Some(gguf) = found else { continue };
+        let tokenizer = tokenizer(&gguf);
+        let mut numbers = Vec::new();
+        for (text, _) in &cases {
+            let ids = tokenizer.encode(text, OPTIONS[0]);
+            numbers.push(u32::try_from(ids.len()).unwrap());
+            numbers.extend(ids);
+        }
+        assert_eq!(format!("{:016x}", fnv(&numbers)), hash, "{name}");
+    }
+}

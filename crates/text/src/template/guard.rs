@@ -12,18 +12,8 @@ use crate::Part;
 use crate::partition::{Fragment, SpecialSet};
 
 /// Roles of which a template may assemble a control token.
-const ROLES: [&str; 10] = [
-    "system",
-    "user",
-    "assistant",
-    "tool",
-    "developer",
-    "function",
-    "ipython",
-    "observation",
-    "model",
-    "documents",
-];
+const ROLES: [&str; 9] =
+    ["system", "user", "assistant", "tool", "developer", "function", "ipython", "observation", "model"];
 
 /// Private-use characters: stand-ins and substitutes come from here.
 const PRIVATE: [std::ops::RangeInclusive<u32>; 2] = [0xF_0000..=0xF_FFFD, 0x10_0000..=0x10_FFFD];
@@ -43,6 +33,8 @@ pub(super) struct Border {
     assembled: Vec<usize>,
     /// Finds those.
     assembled_set: SpecialSet,
+    /// Private-use characters that the template itself contains.
+    used: BTreeSet<char>,
 }
 
 impl Border {
@@ -56,16 +48,22 @@ impl Border {
             return None;
         }
         let numbered = || texts.iter().map(|text| &**text).zip(0u32..);
-        let assembled: Vec<usize> = (0..texts.len()).filter(|at| may_assemble(source, &texts[*at])).collect();
-        let is_assembled = |id: u32| assembled.binary_search(&(id as usize)).is_ok();
-        Some(Border {
+        let mut border = Border {
             set: SpecialSet::new(numbered()),
-            assembled_set: SpecialSet::new(numbered().filter(|(_, id)| is_assembled(*id))),
             by_stand_in: stand_ins.iter().copied().zip(0..).collect(),
-            assembled,
+            assembled: Vec::new(),
+            assembled_set: SpecialSet::default(),
             stand_ins,
-            texts,
-        })
+            used,
+            texts: texts.clone(),
+        };
+        // What stands around a role must be there apart from control tokens that are spelt out.
+        let rest = border.hide(source);
+        let assembled = |text: &str| !source.contains(text) && may_assemble(&rest, text);
+        border.assembled = (0..texts.len()).filter(|at| assembled(&texts[*at])).collect();
+        let is_assembled = |id: u32| border.assembled.binary_search(&(id as usize)).is_ok();
+        border.assembled_set = SpecialSet::new(numbered().filter(|(_, id)| is_assembled(*id)));
+        Some(border)
     }
 
     /// `text` with every control token's text replaced by its stand-in.
@@ -103,14 +101,13 @@ fn is_markup(text: &str) -> bool {
     text.chars().any(|c| !c.is_alphanumeric() && c != '_' && !c.is_whitespace())
 }
 
-/// Whether the template may put `text` together around a role: it never spells it out, but has what stands around.
-fn may_assemble(source: &str, text: &str) -> bool {
-    let around = |role: &str| {
-        text.split_once(role).is_some_and(|(before, after)| {
+/// Whether a template with this text may put `token` together around a role: it has what stands around the role.
+fn may_assemble(source: &str, token: &str) -> bool {
+    ROLES.iter().any(|role| {
+        token.split_once(role).is_some_and(|(before, after)| {
             !before.is_empty() && !after.is_empty() && source.contains(before) && source.contains(after)
         })
-    };
-    !source.contains(text) && ROLES.iter().any(|role| around(role))
+    })
 }
 
 fn private() -> impl Iterator<Item = char> {
@@ -125,7 +122,7 @@ fn is_private(c: char) -> bool {
 #[derive(Debug)]
 pub(super) struct Guard<'b> {
     border: &'b Border,
-    /// Private-use characters of the conversation; no substitute may be one of them.
+    /// Private-use characters of the template and the conversation; no substitute may be one of them.
     used: BTreeSet<char>,
     /// The substitute of each exchanged character, and back.
     substitutes: BTreeMap<char, char>,
@@ -135,7 +132,7 @@ pub(super) struct Guard<'b> {
 impl<'b> Guard<'b> {
     /// A guard for the strings of `input`.
     pub(super) fn new(border: &'b Border, input: &RenderInput) -> Self {
-        let mut used = BTreeSet::new();
+        let mut used = border.used.clone();
         for message in &input.messages {
             message.fields.iter().for_each(|(key, value)| {
                 collect_text(key, &mut used);

@@ -22,6 +22,8 @@
 //! consist of a known role and text of the template, and are nowhere spelt out in it, the rendered text is searched.
 //! In strings of the conversation one character of each such text, and of each beginning or end that the template's
 //! own text could complete, is exchanged beforehand, so that only what the template assembled is found.
+//!
+//! An exchanged character is visible to a template in one way only: `tojson(ensure_ascii=true)` spells out its code.
 
 mod guard;
 mod json;
