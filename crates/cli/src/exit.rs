@@ -29,7 +29,7 @@ pub fn code(error: &anyhow::Error) -> u8 {
         }
         if let Some(e) = cause.downcast_ref::<minfer::Error>() {
             return match e.kind() {
-                ErrorKind::Model => MODEL,
+                ErrorKind::Model | ErrorKind::NonFinite => MODEL,
                 ErrorKind::Input => USAGE,
                 ErrorKind::Device => DEVICE,
                 ErrorKind::Memory => MEMORY,

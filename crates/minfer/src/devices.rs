@@ -67,9 +67,15 @@ pub(crate) fn open(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<d
 }
 
 fn cpu_backend(threads: Option<usize>) -> Result<CpuBackend, Error> {
-    let isa = match knob_value("MINFER_ISA") {
-        None => None,
-        Some(name) => Some(name.parse::<Isa>().map_err(|e| Error::new(ErrorKind::Device, e.to_string()))?),
-    };
-    CpuBackend::new(CpuOptions { threads, isa }).map_err(|e| Error::new(ErrorKind::Device, e.to_string()))
+    let isa = knob_value("MINFER_ISA").map(|name| parse_isa(&name)).transpose()?;
+    Ok(CpuBackend::new(CpuOptions { threads, isa }))
+}
+
+fn parse_isa(name: &str) -> Result<Isa, Error> {
+    let refuse = |why| Err(Error::new(ErrorKind::Device, format!("MINFER_ISA={name}: {why}")));
+    match Isa::from_name(name) {
+        None => refuse("no such instruction set; `minfer knobs` lists them"),
+        Some(isa) if !isa.is_available() => refuse("this processor does not have it"),
+        Some(isa) => Ok(isa),
+    }
 }

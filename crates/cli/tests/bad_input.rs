@@ -1,0 +1,141 @@
+//! Bad input: the right exit code, one clear line, no panic.
+
+mod common;
+
+use common::{fails, minfer, output, speaking, stderr, with_stdin, write};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const FAILED: i32 = 1;
+const USAGE: i32 = 2;
+const MODEL: i32 = 3;
+const DEVICE: i32 = 4;
+const MEMORY: i32 = 5;
+
+#[test]
+fn no_such_file() {
+    let line = fails(&output(&["run", "/no/such/model.gguf", "hi"]), MODEL);
+    assert!(line.contains("/no/such/model.gguf"), "{line}");
+}
+
+#[test]
+fn a_word_that_is_neither_file_nor_name_shows_both_forms() {
+    let line = fails(&output(&["run", "What is the capital of France?"]), USAGE);
+    let text = stderr(&output(&["run", "What is the capital of France?"]));
+    assert!(text.contains("minfer run MODEL PROMPT") && text.contains("-p"), "{line}\n{text}");
+}
+
+#[test]
+fn not_a_gguf_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "x.gguf", b"<html>not found</html> and more of it");
+    let line = fails(&output(&["run", path.to_str().unwrap(), "hi"]), MODEL);
+    assert!(line.contains("x.gguf") && line.to_lowercase().contains("gguf"), "{line}");
+}
+
+#[test]
+fn broken_models() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = speaking().build().unwrap();
+    let whole = good.to_bytes().unwrap();
+    let changed = |change: &dyn Fn(&mut minfer_testkit::tiny::TinyModel)| {
+        let mut model = good.clone();
+        change(&mut model);
+        model.to_bytes().unwrap()
+    };
+    let cases = [
+        ("truncated", whole[..whole.len() / 2].to_vec(), ""),
+        ("unknown architecture", changed(&|m| m.set("general.architecture", "mystery")), "mystery"),
+        (
+            "missing tensor",
+            changed(&|m| m.drop_tensor("blk.2.ffn_up.weight").unwrap()),
+            "blk.2.ffn_up.weight",
+        ),
+        ("zero heads", changed(&|m| m.set("llama.attention.head_count", 0u32)), "llama.attention.head_count"),
+        ("odd rope", changed(&|m| m.set("llama.rope.dimension_count", 7u32)), "llama.rope.dimension_count"),
+        ("vocabulary", changed(&|m| m.drop_last_row("token_embd.weight").unwrap()), "token"),
+        ("NaN weight", changed(&|m| m.poison("blk.0.ffn_down.weight").unwrap()), "NaN"),
+        ("refused key", changed(&|m| m.set("llama.logit_scale", 2.0f32)), "llama.logit_scale"),
+    ];
+    for (name, bytes, mentions) in cases {
+        let path = write(folder.path(), "broken.gguf", &bytes);
+        let line = fails(&output(&["run", path.to_str().unwrap(), "-n", "4", "hi"]), MODEL);
+        assert!(line.contains(mentions), "{name}: {line}");
+    }
+}
+
+#[test]
+fn context_and_memory_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
+    let path = path.to_str().unwrap();
+    let long = "word ".repeat(2000);
+    let line = fails(&output(&["run", path, &long, "-c", "64"]), FAILED);
+    assert!(line.contains("64"), "{line}");
+    let line = fails(&output(&["run", path, "hi", "-c", "100000000"]), USAGE);
+    assert!(line.contains("100000000") && line.contains("1024"), "{line}");
+    let mut spec = speaking();
+    spec.n_ctx = 1 << 31;
+    let path = write(folder.path(), "long.gguf", &spec.to_bytes().unwrap());
+    let line = fails(&output(&["run", path.to_str().unwrap(), "hi", "-c", "2000000000"]), MEMORY);
+    assert!(line.contains("MiB"), "{line}");
+}
+
+#[test]
+fn devices_that_are_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
+    for device in ["cuda", "wgpu:1"] {
+        let line = fails(&output(&["run", path.to_str().unwrap(), "hi", "--device", device]), DEVICE);
+        assert!(line.contains(&device[..4]), "{line}");
+    }
+    let mut command = minfer(&["run", path.to_str().unwrap(), "hi"]);
+    fails(&command.env("MINFER_ISA", "sse9").output().unwrap(), DEVICE);
+}
+
+#[test]
+fn usage_mistakes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
+    let path = path.to_str().unwrap();
+    fails(&output(&["run", path, "hi", "--temp", "-1"]), USAGE);
+    fails(&output(&["run", path, "hi", "--top-p", "7"]), USAGE);
+    fails(&output(&["run", path, ""]), USAGE);
+    fails(&with_stdin(&["run", path], b""), USAGE);
+    fails(&with_stdin(&["run", path], b"\xff\xfe"), FAILED);
+    fails(&output(&["run", path, "a", "-p", "b"]), USAGE);
+    fails(&output(&["run", path, "hi", "-c", "0"]), USAGE);
+    fails(&output(&["eval", path]), USAGE);
+    fails(&output(&["nonsense"]), USAGE);
+    fails(&output(&["run", path, "hi", "-t", "0"]), USAGE);
+}
+
+#[test]
+fn a_model_without_tokenizer_or_template() {
+    let folder = tempfile::tempdir().unwrap();
+    let silent = minfer_testkit::tiny::TinySpec::named("qwen2").unwrap();
+    let path = write(folder.path(), "silent.gguf", &silent.to_bytes().unwrap());
+    let line = fails(&output(&["run", path.to_str().unwrap(), "hi", "--raw"]), MODEL);
+    assert!(line.contains("none"), "{line}");
+    let mut model = speaking().build().unwrap();
+    model.remove("tokenizer.chat_template").unwrap();
+    let path = write(folder.path(), "base.gguf", &model.to_bytes().unwrap());
+    let line = fails(&output(&["run", path.to_str().unwrap(), "hi", "-n", "4"]), FAILED);
+    assert!(line.contains("--raw"), "{line}");
+    let raw = output(&["run", path.to_str().unwrap(), "hi", "-n", "4", "--raw"]);
+    assert!(raw.status.success(), "{}", stderr(&raw));
+}
+
+#[test]
+fn interrupt_ends_at_once_with_130() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
+    // Without a prompt the program waits for stdin: it cannot end by itself.
+    let mut child = minfer(&["run", path.to_str().unwrap()]).stdin(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    let started = Instant::now();
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(started.elapsed() < Duration::from_secs(2));
+}

@@ -1,0 +1,137 @@
+//! A token's logits do not depend on threads, chunks, the rest of the batch, or which rows are wanted.
+
+mod common;
+
+use common::{ids, load, session, tiny};
+use minfer::{Batch, Control, Model, Wanted};
+use minfer_testkit::compare::centred_nmse;
+use minfer_testkit::naive::NaiveModel;
+
+const FAMILIES: [&str; 3] = ["llama", "llama3-rope", "qwen2"];
+
+fn all_logits(model: &Model, tokens: &[u32], n_batch: usize) -> Vec<f32> {
+    let mut session = session(model, n_batch, 1);
+    let seq = session.new_sequence().unwrap();
+    let mut rows = Vec::new();
+    session
+        .evaluate(seq, tokens, &Control::default(), &mut |_, row| {
+            rows.extend_from_slice(row);
+            Ok(())
+        })
+        .unwrap();
+    rows
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits())
+}
+
+#[test]
+fn engine_agrees_with_the_naive_model() {
+    for family in FAMILIES {
+        let file = tiny(family);
+        let model = load(&file, 2);
+        let tokens = ids(100, model.spec().n_vocab, 1);
+        let ours = all_logits(&model, &tokens, 64);
+        let naive = NaiveModel::parse(&std::fs::read(&file.path).unwrap()).unwrap();
+        let truth = naive.logits(&tokens, None).unwrap();
+        let error = centred_nmse(&truth, &ours, model.spec().n_vocab);
+        assert!(error < 1e-9, "{family}: {error:e}");
+    }
+}
+
+#[test]
+fn threads_and_chunks_change_no_bit() {
+    for family in FAMILIES {
+        let file = tiny(family);
+        let model = load(&file, 1);
+        let tokens = ids(150, model.spec().n_vocab, 2);
+        let whole = all_logits(&model, &tokens, 200);
+        for n_batch in [1, 7, 64] {
+            assert!(same_bits(&whole, &all_logits(&model, &tokens, n_batch)), "{family}, chunks of {n_batch}");
+        }
+        for threads in [2, 3] {
+            let model = load(&file, threads);
+            assert!(same_bits(&whole, &all_logits(&model, &tokens, 33)), "{family}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn last_row_alone_equals_that_row_of_all() {
+    let file = tiny("qwen2");
+    let model = load(&file, 2);
+    let tokens = ids(70, model.spec().n_vocab, 3);
+    let all = all_logits(&model, &tokens, 64);
+    let n_vocab = model.spec().n_vocab;
+    for n_batch in [16, 128] {
+        for wanted in [Wanted::Last, Wanted::All] {
+            let mut session = session(&model, n_batch, 1);
+            let seq = session.new_sequence().unwrap();
+            let mut batch = Batch::new();
+            batch.add(seq, &tokens, wanted);
+            let logits = session.step(&batch, &Control::default()).unwrap();
+            let expected_rows = if wanted == Wanted::Last { 1 } else { tokens.len() };
+            assert_eq!(logits.len(), expected_rows);
+            for i in 0..logits.len() {
+                let (_, position) = logits.origin(i);
+                assert!(same_bits(logits.row(i), &all[position * n_vocab..][..n_vocab]), "row {i}, {wanted:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn neighbours_in_the_batch_change_no_bit() {
+    let file = tiny("llama");
+    let model = load(&file, 2);
+    let n_vocab = model.spec().n_vocab;
+    let texts: Vec<Vec<u32>> = (0..3).map(|s| ids(40 + 17 * s, n_vocab, s)).collect();
+    let alone: Vec<Vec<f32>> = texts.iter().map(|t| all_logits(&model, t, 64)).collect();
+    for n_batch in [9, 256] {
+        let mut session = session(&model, n_batch, 3);
+        let seqs: Vec<_> = texts.iter().map(|_| session.new_sequence().unwrap()).collect();
+        // Two rounds, so that pages of the sequences interleave.
+        let mut logits = vec![Vec::new(); 3];
+        for half in 0..2 {
+            let mut batch = Batch::new();
+            for (seq, text) in seqs.iter().zip(&texts) {
+                let cut = text.len() / 2;
+                let part = if half == 0 { &text[..cut] } else { &text[cut..] };
+                batch.add(*seq, part, Wanted::All);
+            }
+            let out = session.step(&batch, &Control::default()).unwrap();
+            for i in 0..out.len() {
+                let slot = seqs.iter().position(|&s| s == out.origin(i).0).unwrap();
+                logits[slot].extend_from_slice(out.row(i));
+            }
+        }
+        for (slot, got) in logits.iter().enumerate() {
+            assert!(same_bits(&alone[slot], got), "sequence {slot}, steps of {n_batch}");
+        }
+    }
+}
+
+#[test]
+fn pages_of_an_ended_sequence_do_no_harm() {
+    let file = tiny("qwen2");
+    let model = load(&file, 2);
+    let n_vocab = model.spec().n_vocab;
+    let tokens = ids(90, n_vocab, 5);
+    let fresh = all_logits(&model, &tokens, 64);
+    let mut session = session(&model, 64, 2);
+    let first = session.new_sequence().unwrap();
+    let mut batch = Batch::new();
+    batch.add(first, &ids(200, n_vocab, 9), Wanted::Last);
+    session.step(&batch, &Control::default()).unwrap();
+    session.remove_sequence(first).unwrap();
+    let second = session.new_sequence().unwrap();
+    let mut again = Vec::new();
+    session
+        .evaluate(second, &tokens, &Control::default(), &mut |_, row| {
+            again.extend_from_slice(row);
+            Ok(())
+        })
+        .unwrap();
+    assert!(same_bits(&fresh, &again));
+}
