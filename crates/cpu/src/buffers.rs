@@ -58,6 +58,9 @@ impl Drop for Buffer {
     }
 }
 
+/// Ranges to read and ranges to write.
+pub type Views<'a, const R: usize, const W: usize> = ([&'a [u8]; R], [&'a mut [u8]; W]);
+
 /// The buffers of a backend. Ids are never used twice, so a stale id is an error and not another buffer.
 #[derive(Default)]
 pub struct BufferPool {
@@ -140,7 +143,7 @@ impl BufferPool {
         &mut self,
         reads: [BufferSlice; R],
         writes: [BufferSlice; W],
-    ) -> Result<([&[u8]; R], [&mut [u8]; W]), BackendError> {
+    ) -> Result<Views<'_, R, W>, BackendError> {
         for (i, &w) in writes.iter().enumerate() {
             if let Some(&other) = reads.iter().chain(&writes[..i]).find(|&&o| overlaps(w, o)) {
                 return Err(BackendError::BadBuffer(format!("written range {w:?} overlaps {other:?}")));

@@ -149,3 +149,17 @@ fn bad_extents_and_tables_are_errors() {
     bench.kv = kv.map(|kv| minfer_graph::KvPair { n_pages: kv.n_pages + 1, ..kv });
     assert!(matches!(bench.run(ATTENTION), Err(BackendError::BadBuffer(_))));
 }
+
+#[test]
+fn an_empty_batch_is_legal() {
+    let case = case((2, 1), 16, &[(100, 3)]);
+    let mut setup = Setup::new(&case, 2, CpuOptions { threads: Some(2), isa: None });
+    setup.bench.resize(ops_support::dims(0, 0));
+    setup.bench.run(ATTENTION).unwrap();
+    // A sequence without tokens reads nothing, whatever its table says.
+    setup.bench.resize(ops_support::dims(0, 1));
+    setup.bench.set_i32(EXTENTS, &[0, 0, 0]);
+    let width = setup.bench.slices[TABLE].len / 4;
+    setup.bench.set_i32(TABLE, &vec![-1; width]);
+    setup.bench.run(ATTENTION).unwrap();
+}

@@ -338,3 +338,26 @@ fn overlaps_and_wrong_lengths_are_refused() {
     let unknown = WeightSpec { name: "s".into(), ty: TensorType::Iq1S, rows: 1, cols: 256 };
     assert!(matches!(backend.load_weight(&unknown, &[0; 50]), Err(BackendError::BadWeight { .. })));
 }
+
+#[test]
+fn one_weight_of_one_row_is_a_vector_and_a_matrix() {
+    let mut b = GraphBuilder::new();
+    let w = f32_weight(&mut b, "w", 1, 40);
+    let x = b.input_value("x", Shape::new(Dim::Tokens, 40));
+    let product = b.matmul("product", w, minfer_graph::ActPrecision::Int8, x).unwrap();
+    let sum = b.add_bias("sum", w, x).unwrap();
+    let mut bench = Bench::new(b.finish(0), dims(2, 1), CpuOptions::default());
+    let mut random = Random::new(5);
+    let (weight, values) = (random.values(40), random.values(80));
+    bench.load("w", &weight);
+    bench.set_f32(x, &values);
+    bench.run_all();
+    let dot = |x: &[f32]| x.iter().zip(&weight).fold(0f32, |acc, (x, w)| w.mul_add(*x, acc));
+    assert_same(&bench.get(product), &[dot(&values[..40]), dot(&values[40..])], "product");
+    let want: Vec<f32> = values.iter().zip(weight.iter().cycle()).map(|(x, w)| x + w).collect();
+    assert_same(&bench.get(sum), &want, "sum");
+    let Bench { backend, graph, .. } = &mut bench;
+    let other = WeightSpec { cols: 39, ..graph.weights[0].clone() };
+    backend.load_weight(&other, &[0; 156]).unwrap();
+    assert!(matches!(bench.run(sum), Err(BackendError::BadWeight { .. })));
+}

@@ -25,7 +25,7 @@ impl Kernel for MatMul {
 
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
         let graph = ctx.call.graph;
-        let weight = ctx.weights.matrix(graph, self.weight)?;
+        let weight = ctx.weights.matrix(graph, self.weight, ctx.pool)?;
         let bias = self.bias.map(|b| ctx.weights.vector(graph, b)).transpose()?;
         let rows = ctx.call.node.shape.n_rows(ctx.call.dims);
         let ([x], [out]) = ctx.buffers.access([ctx.input(0)?], [ctx.output()?])?;

@@ -16,6 +16,7 @@ use crate::buffers::BufferPool;
 use crate::matmul::Activations;
 use crate::pool::Pool;
 use crate::simd::Isa;
+use elementwise::Elementwise;
 use minfer_graph::{BackendError, BufferSlice, Graph, NodeCall, Op, Unsupported};
 use weights::Weights;
 
@@ -105,10 +106,10 @@ pub fn kernel(op: &Op) -> Box<dyn Kernel> {
         Op::MatMul { weight, bias, act } => Box::new(matmul::MatMul { weight, bias, act }),
         Op::AddBias { bias } => Box::new(elementwise::AddBias { bias }),
         Op::RmsNorm { weight, eps } => Box::new(norm::RmsNorm { weight, eps }),
-        Op::Add => Box::new(elementwise::Binary::Add),
-        Op::Mul => Box::new(elementwise::Binary::Mul),
-        Op::SwiGlu => Box::new(elementwise::Binary::SwiGlu),
-        Op::Silu => Box::new(elementwise::Silu),
+        Op::Add => Box::new(Elementwise(elementwise::Add)),
+        Op::Mul => Box::new(Elementwise(elementwise::Mul)),
+        Op::SwiGlu => Box::new(Elementwise(elementwise::SwiGlu)),
+        Op::Silu => Box::new(Elementwise(elementwise::Silu)),
         Op::Rope(rope) => Box::new(rope),
         Op::KvStore(shape) => Box::new(kv::KvStore(shape)),
         Op::KvLoad(shape) => Box::new(kv::KvLoad(shape)),

@@ -1,7 +1,7 @@
 //! Root-mean-square norm.
 
 use super::parallel::for_each_row;
-use super::vector::{map, zip};
+use super::vector::{Pairwise, zip};
 use super::{Ctx, Kernel};
 use crate::buffers::{typed, typed_mut};
 use crate::dispatch;
@@ -16,14 +16,33 @@ pub struct RmsNorm {
     pub eps: f32,
 }
 
+/// `x * factor`.
+struct Scaled(f32);
+/// `x * factor * weight`.
+struct Weighted(f32);
+
+impl Pairwise for Scaled {
+    #[inline(always)]
+    fn apply<S: Simd>(&self, s: S, x: S::F, _: S::F) -> S::F {
+        s.mul(x, s.splat(self.0))
+    }
+}
+
+impl Pairwise for Weighted {
+    #[inline(always)]
+    fn apply<S: Simd>(&self, s: S, x: S::F, w: S::F) -> S::F {
+        s.mul(s.mul(x, s.splat(self.0)), w)
+    }
+}
+
 /// Normalises a row; without `x`, the row is in `out`.
 #[inline(always)]
 fn norm_row<S: Simd>(s: S, out: &mut [f32], x: Option<&[f32]>, weight: Option<&[f32]>, eps: f32) {
     let mean = sum_squares(s, x.unwrap_or(out)) / out.len() as f32;
-    let factor = s.splat(1.0 / (mean + eps).sqrt());
+    let factor = 1.0 / (mean + eps).sqrt();
     match weight {
-        Some(w) => zip(s, out, x, Some(w), |x, w| s.mul(s.mul(x, factor), w)),
-        None => map(s, out, x, |x| s.mul(x, factor)),
+        Some(w) => zip(s, out, x, Some(w), &Weighted(factor)),
+        None => zip(s, out, x, x, &Scaled(factor)),
     }
 }
 

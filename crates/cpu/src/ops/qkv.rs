@@ -34,7 +34,7 @@ impl Kernel for QkvRopeStore {
         v.resize(rows.len() * v_cols, 0.0);
         let job = |weight, bias: Option<WeightId>, out| -> Result<Job<'_>, BackendError> {
             let bias = bias.map(|b| ctx.weights.vector(graph, b)).transpose()?;
-            Ok(Job { weight: ctx.weights.matrix(graph, weight)?, bias, out })
+            Ok(Job { weight: ctx.weights.matrix(graph, weight, ctx.pool)?, bias, out })
         };
         let mut jobs =
             [job(self.wq, self.bq, &mut *q)?, job(self.wk, self.bk, k)?, job(self.wv, self.bv, v)?];

@@ -27,7 +27,7 @@ impl Kernel for Embed {
     }
 
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
-        let table = ctx.weights.matrix(ctx.call.graph, self.weight)?;
+        let table = ctx.weights.matrix(ctx.call.graph, self.weight, ctx.pool)?;
         let spec = ctx.call.graph.weight(self.weight);
         let ([ids], [out]) = ctx.buffers.access([ctx.input(0)?], [ctx.output()?])?;
         let ids: &[i32] = typed(ids)?;

@@ -2,34 +2,29 @@
 
 use crate::simd::Simd;
 
+/// A function of two vectors. A trait and not a closure, because only a function can be marked
+/// `#[inline(always)]`, without which a long one is not compiled for the instruction set.
+pub trait Pairwise {
+    /// The result for eight lanes.
+    fn apply<S: Simd>(&self, s: S, a: S::F, b: S::F) -> S::F;
+}
+
 /// `out[i] = f(a[i], b[i])`; an absent operand is `out` itself.
 #[inline(always)]
-pub fn zip<S: Simd>(
-    s: S,
-    out: &mut [f32],
-    a: Option<&[f32]>,
-    b: Option<&[f32]>,
-    f: impl Fn(S::F, S::F) -> S::F,
-) {
+pub fn zip<S: Simd>(s: S, out: &mut [f32], a: Option<&[f32]>, b: Option<&[f32]>, f: &impl Pairwise) {
     let n = out.len();
     let (a, b) = (a.map(|a| &a[..n]), b.map(|b| &b[..n]));
     let whole = n - n % 8;
     for i in (0..whole).step_by(8) {
         let x = s.load(&a.unwrap_or(out)[i..]);
         let y = s.load(&b.unwrap_or(out)[i..]);
-        s.store(f(x, y), &mut out[i..]);
+        s.store(f.apply(s, x, y), &mut out[i..]);
     }
     if whole < n {
         let x = load_tail(s, &a.unwrap_or(out)[whole..]);
         let y = load_tail(s, &b.unwrap_or(out)[whole..]);
-        store_tail(s, f(x, y), &mut out[whole..]);
+        store_tail(s, f.apply(s, x, y), &mut out[whole..]);
     }
-}
-
-/// `out[i] = f(x[i])`; an absent operand is `out` itself.
-#[inline(always)]
-pub fn map<S: Simd>(s: S, out: &mut [f32], x: Option<&[f32]>, f: impl Fn(S::F) -> S::F) {
-    zip(s, out, x, x, |x, _| f(x));
 }
 
 /// Fewer than eight values, padded with zeros.

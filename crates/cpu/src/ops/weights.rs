@@ -5,22 +5,24 @@ use crate::pool::Pool;
 use minfer_gguf::decode_row;
 use minfer_graph::{BackendError, Graph, Unsupported, WeightId, WeightSpec};
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
-/// One weight. A weight of one row may be used as a vector, as a matrix, or both.
-struct Weight {
-    spec: WeightSpec,
-    vector: Option<Vec<f32>>,
-    matrix: Option<PackedWeight>,
+/// One weight.
+enum Weight {
+    /// Rows for products and row look-ups.
+    Matrix(PackedWeight),
+    /// One row: a vector. Should a product use it, it is packed then.
+    Row { values: Vec<f32>, bytes: Vec<u8>, matrix: OnceLock<PackedWeight> },
 }
 
 /// The weights of a model by name.
 #[derive(Default)]
 pub struct Weights {
-    map: HashMap<String, Weight>,
+    map: HashMap<String, (WeightSpec, Weight)>,
 }
 
 impl Weights {
-    /// Decodes and packs a weight; a second load under the same name replaces the first.
+    /// Decodes or packs a weight; a second load under the same name replaces the first.
     pub fn load(&mut self, spec: &WeightSpec, data: &[u8], pool: &Pool) -> Result<(), BackendError> {
         let bad = |reason: String| BackendError::BadWeight { name: spec.name.clone(), reason };
         let row_bytes = spec.ty.row_bytes(spec.cols);
@@ -28,48 +30,53 @@ impl Weights {
             let WeightSpec { ty, rows, cols, .. } = spec;
             return Err(bad(format!("{} bytes for [{rows}, {cols}] {ty}", data.len())));
         }
-        if !spec.ty.can_decode() {
-            return Err(bad(format!("{} is not supported", spec.ty)));
-        }
-        let mut vector = None;
-        if spec.rows == 1 {
+        check_vector(spec).map_err(|reason| bad(reason.to_string()))?;
+        let weight = if spec.rows == 1 {
             let mut values = vec![0.0; spec.cols];
             decode_row(spec.ty, data, &mut values).map_err(|e| bad(e.to_string()))?;
-            vector = Some(values);
-        }
-        let matrix = match check_matrix(spec) {
-            Ok(()) => Some(PackedWeight::pack(spec, data, pool)?),
-            Err(_) if vector.is_some() => None,
-            Err(reason) => return Err(bad(reason.to_string())),
+            Weight::Row { values, bytes: data.to_vec(), matrix: OnceLock::new() }
+        } else {
+            Weight::Matrix(PackedWeight::pack(spec, data, pool)?)
         };
-        self.map.insert(spec.name.clone(), Weight { spec: spec.clone(), vector, matrix });
+        self.map.insert(spec.name.clone(), (spec.clone(), weight));
         Ok(())
     }
 
     fn get(&self, graph: &Graph, id: WeightId) -> Result<&Weight, BackendError> {
         let spec = graph.weight(id);
-        let weight =
+        let (loaded, weight) =
             self.map.get(&spec.name).ok_or_else(|| BackendError::WeightMissing(spec.name.clone()))?;
-        if weight.spec == *spec {
+        if loaded == spec {
             return Ok(weight);
         }
-        let reason = format!("loaded as {:?}, used as {spec:?}", weight.spec);
+        let reason = format!("loaded as {loaded:?}, used as {spec:?}");
         Err(BackendError::BadWeight { name: spec.name.clone(), reason })
     }
 
     /// A vector's values.
     pub fn vector(&self, graph: &Graph, id: WeightId) -> Result<&[f32], BackendError> {
-        self.get(graph, id)?.vector.as_deref().ok_or_else(|| not_a(graph, id, "vector"))
+        match self.get(graph, id)? {
+            Weight::Row { values, .. } => Ok(values),
+            Weight::Matrix(_) => {
+                let name = graph.weight(id).name.clone();
+                Err(BackendError::BadWeight { name, reason: "is no vector".into() })
+            }
+        }
     }
 
     /// A matrix.
-    pub fn matrix(&self, graph: &Graph, id: WeightId) -> Result<&PackedWeight, BackendError> {
-        self.get(graph, id)?.matrix.as_ref().ok_or_else(|| not_a(graph, id, "matrix"))
+    pub fn matrix(&self, graph: &Graph, id: WeightId, pool: &Pool) -> Result<&PackedWeight, BackendError> {
+        match self.get(graph, id)? {
+            Weight::Matrix(matrix) => Ok(matrix),
+            Weight::Row { bytes, matrix, .. } => match matrix.get() {
+                Some(matrix) => Ok(matrix),
+                None => {
+                    let packed = PackedWeight::pack(graph.weight(id), bytes, pool)?;
+                    Ok(matrix.get_or_init(|| packed))
+                }
+            },
+        }
     }
-}
-
-fn not_a(graph: &Graph, id: WeightId, what: &str) -> BackendError {
-    BackendError::BadWeight { name: graph.weight(id).name.clone(), reason: format!("is no {what}") }
 }
 
 /// Whether the matmul can pack a weight.

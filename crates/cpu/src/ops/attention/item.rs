@@ -3,7 +3,7 @@
 use super::page::{GROUP, PageSpace};
 use crate::ops::kv::KvElement;
 use crate::ops::parallel::SharedMut;
-use crate::ops::vector::zip;
+use crate::ops::vector::{Pairwise, zip};
 use crate::simd::{Simd, exp};
 use minfer_graph::{Attention, PAGE};
 use std::array::from_fn;
@@ -72,7 +72,6 @@ impl<'a, E: KvElement> Shape<'a, E> {
     }
 
     /// Query head of a row of an item.
-    #[inline(always)]
     fn query(&self, item: &Item<'_>, row: usize) -> &'a [f32] {
         &self.q[item.head_index(self, row) * self.head_dim..][..self.head_dim]
     }
@@ -218,7 +217,6 @@ pub struct Workspace {
 /// Computes the rows of an item over a range of its pages.
 ///
 /// With `merge`, slot = row holds the merged result. Without, slot = (page, row) holds each page's own.
-#[inline(always)]
 pub fn compute<S: Simd, E: KvElement>(
     s: S,
     shape: &Shape<'_, E>,
@@ -252,9 +250,22 @@ pub fn compute<S: Simd, E: KvElement>(
                 let first = !merge || page == item.first_page(shape, row);
                 let slot = if merge { row } else { (page - pages.start) * rows + row };
                 let (m, l, a) = space.partial(i);
-                put(s, state, slot, (m, l, a), first);
+                s.vectorize(|| put(s, state, slot, (m, l, a), first));
             }
         }
+    }
+}
+
+/// `a * c + a_p * c_p`.
+struct Merge {
+    c: f32,
+    c_p: f32,
+}
+
+impl Pairwise for Merge {
+    #[inline(always)]
+    fn apply<S: Simd>(&self, s: S, a: S::F, a_p: S::F) -> S::F {
+        s.fma(a, s.splat(self.c), s.mul(a_p, s.splat(self.c_p)))
     }
 }
 
@@ -276,15 +287,13 @@ fn put<S: Simd>(
     }
     let top = state.m[slot].max(m_p);
     let scales = [state.m[slot] - top, m_p - top, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-    let [c, c_p, ..] = s.to_array(exp(s, s.from_array(scales)));
+    let [c, c_p, ..] = s.to_array(exp(s, s.load(&scales)));
     state.m[slot] = top;
     state.l[slot] = state.l[slot].mul_add(c, l_p * c_p);
-    let (c, c_p) = (s.splat(c), s.splat(c_p));
-    zip(s, a, None, Some(a_p), |a, a_p| s.fma(a, c, s.mul(a_p, c_p)));
+    zip(s, a, None, Some(a_p), &Merge { c, c_p });
 }
 
 /// Merges the slots (page, row) of an item into its first slots, one per row.
-#[inline(always)]
 pub fn merge_pages<S: Simd, E: KvElement>(
     s: S,
     shape: &Shape<'_, E>,
@@ -298,7 +307,7 @@ pub fn merge_pages<S: Simd, E: KvElement>(
             let from = (page - item.pages.start) * rows + row;
             a_p.copy_from_slice(&state.a[from * shape.v_padded..][..shape.v_padded]);
             let partial = (state.m[from], state.l[from], &a_p[..]);
-            put(s, state, row, partial, page == item.first_page(shape, row));
+            s.vectorize(|| put(s, state, row, partial, page == item.first_page(shape, row)));
         }
     }
 }

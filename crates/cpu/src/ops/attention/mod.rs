@@ -9,6 +9,7 @@ mod page;
 
 use super::kv::{KvElement, kv_regions};
 use super::parallel::SharedMut;
+use super::vector::{Pairwise, zip};
 use super::{Ctx, Kernel};
 use crate::buffers::{typed, typed_mut};
 use crate::dispatch;
@@ -140,7 +141,7 @@ impl Engine<'_> {
         self.pool.chunks(items.len(), 1, |range| {
             AttentionScratch::with_workspace(workspaces, |ws| {
                 for item in &items[range] {
-                    dispatch!(self.isa, s => s.vectorize(|| whole_item(s, shape, item, ws, &out)));
+                    dispatch!(self.isa, s => whole_item(s, shape, item, ws, &out));
                 }
             });
         });
@@ -169,9 +170,9 @@ impl Engine<'_> {
                     let slots = *slot..slot + pages.len() * item.rows(shape.group);
                     // SAFETY: each unit has slots of its own.
                     let mut state = unsafe { shared.range(slots, shape.v_padded) };
-                    dispatch!(self.isa, s => s.vectorize(|| {
+                    dispatch!(self.isa, s => {
                         item::compute(s, shape, item, pages.clone(), &mut ws.page, &mut state, false);
-                    }));
+                    });
                 }
             });
         });
@@ -184,10 +185,10 @@ impl Engine<'_> {
                 let slots = slot..slot + item.pages.len() * item.rows(shape.group);
                 // SAFETY: each item has slots of its own.
                 let mut state = unsafe { shared.range(slots, shape.v_padded) };
-                dispatch!(self.isa, s => s.vectorize(|| {
+                dispatch!(self.isa, s => {
                     item::merge_pages(s, shape, item, &mut state);
                     write_item(s, shape, item, &state, &out);
-                }));
+                });
             }
         });
     }
@@ -209,7 +210,6 @@ fn items<'a, E>(shape: &Shape<'_, E>, sequences: &'a [Sequence<'a>]) -> Vec<Item
     items
 }
 
-#[inline(always)]
 fn whole_item<S: Simd, E: KvElement>(
     s: S,
     shape: &Shape<'_, E>,
@@ -224,8 +224,17 @@ fn whole_item<S: Simd, E: KvElement>(
     write_item(s, shape, item, &state, out);
 }
 
+/// `a / sum`.
+struct DividedBy(f32);
+
+impl Pairwise for DividedBy {
+    #[inline(always)]
+    fn apply<S: Simd>(&self, s: S, a: S::F, _: S::F) -> S::F {
+        s.div(a, s.splat(self.0))
+    }
+}
+
 /// Divides by the sums and writes the rows of an item, whose first slots are its final state.
-#[inline(always)]
 fn write_item<S: Simd, E: KvElement>(
     s: S,
     shape: &Shape<'_, E>,
@@ -238,8 +247,8 @@ fn write_item<S: Simd, E: KvElement>(
         // SAFETY: an item is the only one with its rows of the batch and its KV head, and `row`
         // names each query head of them once; sequences don't share rows (`sequences`).
         let out = unsafe { out.range(start..start + shape.v_dim) };
-        let sum = s.splat(state.l[row]);
+        let sum = DividedBy(state.l[row]);
         let a = &state.a[row * shape.v_padded..][..shape.v_dim];
-        super::vector::map(s, out, Some(a), |a| s.div(a, sum));
+        s.vectorize(|| zip(s, out, Some(a), Some(a), &sum));
     }
 }

@@ -40,7 +40,6 @@ impl PageSpace {
     /// Reads a page: K as a whole, V at the positions that some row sees.
     ///
     /// Lanes of K that a row does not see may hold anything; they are computed with the others and masked.
-    #[inline(always)]
     pub fn load<S: Simd, E: KvElement>(
         &mut self,
         s: S,
@@ -49,32 +48,35 @@ impl PageSpace {
         visible: Range<usize>,
         v_dim: usize,
     ) {
-        E::load(s, k, &mut self.k);
-        for p in visible {
-            let row = &mut self.v[p * self.v_padded..][..self.v_padded];
-            E::load(s, &v[p * v_dim..][..v_dim], &mut row[..v_dim]);
-            row[v_dim..].fill(0.0);
-        }
+        s.vectorize(|| E::load(s, k, &mut self.k));
+        s.vectorize(|| {
+            for p in visible {
+                let row = &mut self.v[p * self.v_padded..][..self.v_padded];
+                E::load(s, &v[p * v_dim..][..v_dim], &mut row[..v_dim]);
+                row[v_dim..].fill(0.0);
+            }
+        });
     }
 
     /// Computes the partial results of 1 to [`GROUP`] rows, each of which sees some of the page.
-    #[inline(always)]
+    ///
+    /// Each loop enters the instruction set on its own: one large closure would not be inlined into it.
     pub fn compute<S: Simd>(&mut self, s: S, q: &[&[f32]], visible: &[Range<usize>], scale: f32) {
+        let PageSpace { k, e, m, l, .. } = self;
         match *q {
-            [a, b, c, d] => scores::<S, 4, 2>(s, [a, b, c, d], &self.k, scale, &mut self.e),
-            [a, b, c] => scores::<S, 3, 2>(s, [a, b, c], &self.k, scale, &mut self.e),
-            [a, b] => scores::<S, 2, 4>(s, [a, b], &self.k, scale, &mut self.e),
-            [a] => scores::<S, 1, 8>(s, [a], &self.k, scale, &mut self.e),
+            [a, b, c, d] => s.vectorize(|| scores::<S, 4, 2>(s, [a, b, c, d], k, scale, e)),
+            [a, b, c] => s.vectorize(|| scores::<S, 3, 2>(s, [a, b, c], k, scale, e)),
+            [a, b] => s.vectorize(|| scores::<S, 2, 4>(s, [a, b], k, scale, e)),
+            [a] => s.vectorize(|| scores::<S, 1, 8>(s, [a], k, scale, e)),
             _ => return,
         }
-        for (row, (e, visible)) in self.e.chunks_exact_mut(PAGE).zip(visible).enumerate() {
-            (self.m[row], self.l[row]) = softmax(s, e, visible.clone());
+        for (row, (e, visible)) in e.chunks_exact_mut(PAGE).zip(visible).enumerate() {
+            (m[row], l[row]) = s.vectorize(|| softmax(s, e, visible.clone()));
         }
         self.weigh_values(s, visible);
     }
 
     /// `a_p` of each row. Positions that all rows see are added for all at once.
-    #[inline(always)]
     fn weigh_values<S: Simd>(&mut self, s: S, visible: &[Range<usize>]) {
         let PageSpace { v, v_padded, e, a, .. } = self;
         let v = Values { v, width: *v_padded };
@@ -101,6 +103,26 @@ impl PageSpace {
     }
 }
 
+/// `8 * N` values.
+#[inline(always)]
+fn load<S: Simd, const N: usize>(s: S, x: &[f32]) -> [S::F; N] {
+    let x = &x[..8 * N];
+    let mut lanes = [s.zero(); N];
+    for (lanes, x) in lanes.iter_mut().zip(x.chunks_exact(8)) {
+        *lanes = s.load(x);
+    }
+    lanes
+}
+
+/// `acc += factor * lanes`.
+#[inline(always)]
+fn add_product<S: Simd, const N: usize>(s: S, acc: &mut [S::F; N], factor: f32, lanes: &[S::F; N]) {
+    let factor = s.splat(factor);
+    for (acc, lanes) in acc.iter_mut().zip(lanes) {
+        *acc = s.fma(factor, *lanes, *acc);
+    }
+}
+
 /// `scale * (q . k)` of `R` rows with all 64 positions, `N` vectors of positions at a time.
 #[inline(always)]
 fn scores<S: Simd, const R: usize, const N: usize>(
@@ -116,17 +138,14 @@ fn scores<S: Simd, const R: usize, const N: usize>(
     for first in (0..PAGE).step_by(8 * N) {
         let mut acc = [[s.zero(); N]; R];
         for (d, k) in k.chunks_exact(PAGE).enumerate() {
-            let k: [S::F; N] = from_fn(|n| s.load(&k[first + 8 * n..]));
-            for r in 0..R {
-                let x = s.splat(q[r][d]);
-                for n in 0..N {
-                    acc[r][n] = s.fma(x, k[n], acc[r][n]);
-                }
+            let lanes = load::<S, N>(s, &k[first..]);
+            for (acc, q) in acc.iter_mut().zip(&q) {
+                add_product(s, acc, q[d], &lanes);
             }
         }
-        for r in 0..R {
-            for n in 0..N {
-                s.store(s.mul(scale, acc[r][n]), &mut out[r * PAGE + first + 8 * n..]);
+        for (acc, out) in acc.iter().zip(out.chunks_exact_mut(PAGE)) {
+            for (acc, out) in acc.iter().zip(out[first..].chunks_exact_mut(8)) {
+                s.store(s.mul(scale, *acc), out);
             }
         }
     }
@@ -139,16 +158,16 @@ fn scores<S: Simd, const R: usize, const N: usize>(
 fn softmax<S: Simd>(s: S, e: &mut [f32], visible: Range<usize>) -> (f32, f32) {
     e[..visible.start].fill(f32::NEG_INFINITY);
     e[visible.end..].fill(f32::NEG_INFINITY);
-    let x: [S::F; VECTORS] = from_fn(|n| s.load(&e[8 * n..]));
+    let mut x = load::<S, VECTORS>(s, e);
     let mut top = x[0];
     for &x in &x[1..] {
         top = s.max(top, x);
     }
     let m = s.fold_max(top);
     let top = s.splat(m);
-    let x: [S::F; VECTORS] = from_fn(|n| exp(s, s.sub(x[n], top)));
-    for n in 0..VECTORS {
-        s.store(x[n], &mut e[8 * n..]);
+    for (x, e) in x.iter_mut().zip(e.chunks_exact_mut(8)) {
+        *x = exp(s, s.sub(*x, top));
+        s.store(*x, e);
     }
     (m, fold64(s, x))
 }
@@ -161,7 +180,6 @@ struct Values<'a> {
 
 impl Values<'_> {
     /// Adds positions to the values of `R` rows from `row` on, `N` vectors at a time where they fit.
-    #[inline(always)]
     fn add<S: Simd, const R: usize, const N: usize>(
         &self,
         s: S,
@@ -177,11 +195,11 @@ impl Values<'_> {
         let a = &mut a[row * self.width..];
         let mut column = 0;
         while column + 8 * N <= self.width {
-            self.add_columns::<S, R, N>(s, column, positions.clone(), e, a);
+            s.vectorize(|| self.add_columns::<S, R, N>(s, column, positions.clone(), e, a));
             column += 8 * N;
         }
         while column < self.width {
-            self.add_columns::<S, R, 2>(s, column, positions.clone(), e, a);
+            s.vectorize(|| self.add_columns::<S, R, 2>(s, column, positions.clone(), e, a));
             column += 16;
         }
     }
@@ -195,21 +213,19 @@ impl Values<'_> {
         e: [&[f32]; R],
         a: &mut [f32],
     ) {
-        let at = |r: usize, n: usize| r * self.width + column + 8 * n;
-        let mut acc: [[S::F; N]; R] = from_fn(|r| from_fn(|n| s.load(&a[at(r, n)..])));
+        let mut acc = [[s.zero(); N]; R];
+        for (acc, a) in acc.iter_mut().zip(a.chunks_exact(self.width)) {
+            *acc = load(s, &a[column..]);
+        }
         for p in positions {
-            let v = &self.v[p * self.width + column..][..8 * N];
-            let v: [S::F; N] = from_fn(|n| s.load(&v[8 * n..]));
-            for r in 0..R {
-                let x = s.splat(e[r][p]);
-                for n in 0..N {
-                    acc[r][n] = s.fma(x, v[n], acc[r][n]);
-                }
+            let lanes = load::<S, N>(s, &self.v[p * self.width + column..]);
+            for (acc, e) in acc.iter_mut().zip(&e) {
+                add_product(s, acc, e[p], &lanes);
             }
         }
-        for r in 0..R {
-            for n in 0..N {
-                s.store(acc[r][n], &mut a[at(r, n)..]);
+        for (acc, a) in acc.iter().zip(a.chunks_exact_mut(self.width)) {
+            for (acc, a) in acc.iter().zip(a[column..].chunks_exact_mut(8)) {
+                s.store(*acc, a);
             }
         }
     }
