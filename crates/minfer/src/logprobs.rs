@@ -3,20 +3,22 @@
 /// The log-softmax of a row of logits, in f64.
 pub struct LogProbs<'a> {
     logits: &'a [f32],
+    max: f64,
+    /// Of the exponentials relative to the largest logit.
     log_sum: f64,
 }
 
 impl<'a> LogProbs<'a> {
     /// Normalises a row.
     pub fn new(logits: &'a [f32]) -> Self {
-        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|&x| (f64::from(x) - f64::from(max)).exp()).sum();
-        LogProbs { logits, log_sum: f64::from(max) + sum.ln() }
+        let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        let sum: f64 = logits.iter().map(|&x| (f64::from(x) - max).exp()).sum();
+        LogProbs { logits, max, log_sum: sum.ln() }
     }
 
     /// Log-probability of a token.
     pub fn of(&self, id: u32) -> f64 {
-        f64::from(self.logits[id as usize]) - self.log_sum
+        (f64::from(self.logits[id as usize]) - self.max) - self.log_sum
     }
 }
 

@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(ids, FIXED_STREAM);
     }
 
-    const FIXED_STREAM: [u32; 12] = [0; 12];
+    const FIXED_STREAM: [u32; 12] = [1, 5, 1, 0, 2, 1, 1, 5, 5, 1, 5, 1];
 
     #[test]
     fn penalties_follow_their_formulas() {

@@ -48,7 +48,10 @@ fn threads_and_chunks_change_no_bit() {
         let tokens = ids(150, model.spec().n_vocab, 2);
         let whole = all_logits(&model, &tokens, 200);
         for n_batch in [1, 7, 64] {
-            assert!(same_bits(&whole, &all_logits(&model, &tokens, n_batch)), "{family}, chunks of {n_batch}");
+            assert!(
+                same_bits(&whole, &all_logits(&model, &tokens, n_batch)),
+                "{family}, chunks of {n_batch}"
+            );
         }
         for threads in [2, 3] {
             let model = load(&file, threads);
@@ -75,7 +78,10 @@ fn last_row_alone_equals_that_row_of_all() {
             assert_eq!(logits.len(), expected_rows);
             for i in 0..logits.len() {
                 let (_, position) = logits.origin(i);
-                assert!(same_bits(logits.row(i), &all[position * n_vocab..][..n_vocab]), "row {i}, {wanted:?}");
+                assert!(
+                    same_bits(logits.row(i), &all[position * n_vocab..][..n_vocab]),
+                    "row {i}, {wanted:?}"
+                );
             }
         }
     }

@@ -21,12 +21,8 @@ pub fn output(args: &[&str]) -> Output {
 }
 
 pub fn with_stdin(args: &[&str], input: &[u8]) -> Output {
-    let mut child = minfer(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        minfer(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
     child.wait_with_output().unwrap()
 }
@@ -71,9 +67,9 @@ pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
 
 /// A real model of the test set, or a loud line that it is not there.
 pub fn real_model(name: &str) -> Option<String> {
-    let folder = std::env::var_os("MINFER_TEST_MODELS").map(PathBuf::from).or_else(|| {
-        Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/minfer/test-models"))
-    })?;
+    let folder = std::env::var_os("MINFER_TEST_MODELS")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/minfer/test-models")))?;
     let path = folder.join(name);
     if path.is_file() {
         return Some(path.to_string_lossy().into_owned());

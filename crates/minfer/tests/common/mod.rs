@@ -24,8 +24,7 @@ pub fn tiny(family: &str) -> OnDisk {
 }
 
 pub fn load(file: &OnDisk, threads: usize) -> Model {
-    let options =
-        LoadOptions { threads: Some(threads), device: DeviceChoice::Cpu, ..LoadOptions::default() };
+    let options = LoadOptions { threads: Some(threads), device: DeviceChoice::Cpu, ..LoadOptions::default() };
     Model::load(&file.path, options).unwrap()
 }
 
