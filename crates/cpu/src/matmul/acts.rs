@@ -3,7 +3,7 @@
 use super::shared::SharedMut;
 use crate::dispatch;
 use crate::pool::Pool;
-use crate::simd::{Isa, Simd};
+use crate::simd::{Isa, Kernel, Simd};
 use minfer_graph::{ActPrecision, BackendError};
 
 /// Values per block.
@@ -99,10 +99,10 @@ impl Activations {
                 let x = &x[row * cols..][..cols];
                 // SAFETY: chunks don't overlap, so neither do the rows' blocks.
                 let out = unsafe { out.range(row * stride..row * stride + cols / BLOCK * planes) };
-                dispatch!(isa, s => s.vectorize(|| match planes {
-                    1 => quantize_row::<_, 1>(s, x, out),
-                    _ => quantize_row::<_, 2>(s, x, out),
-                }));
+                match planes {
+                    1 => dispatch!(isa, s => s.run(QuantizeRow::<1> { x, out })),
+                    _ => dispatch!(isa, s => s.run(QuantizeRow::<2> { x, out })),
+                }
             }
         });
         Ok(())
@@ -121,24 +121,35 @@ impl Activations {
 }
 
 /// Quantises a row into blocks of `P` planes.
-#[inline(always)]
-fn quantize_row<S: Simd, const P: usize>(s: S, x: &[f32], out: &mut [ActBlock]) {
-    for (x, out) in x.chunks_exact(BLOCK).zip(out.as_chunks_mut::<P>().0) {
-        let x: [S::F; 4] = std::array::from_fn(|i| s.load(&x[8 * i..]));
-        let d = scale(s, &x);
-        let usable = d.is_finite() && d > 0.0;
-        let q = if usable { levels(s, &x, d) } else { [s.zero(); 4] };
-        out[0] = block(s, q, d);
-        if P == 2 {
-            let d2 = d * (1.0 / 254.0f32);
-            let q2 = if usable && d2 >= f32::MIN_POSITIVE {
-                let neg_d = s.splat(-d);
-                levels(s, &std::array::from_fn(|i| s.fma(neg_d, q[i], x[i])), d2)
-            } else {
-                [s.zero(); 4]
-            };
-            out[1] = block(s, q2, d2);
-            out[0].s += out[1].s;
+struct QuantizeRow<'a, const P: usize> {
+    x: &'a [f32],
+    out: &'a mut [ActBlock],
+}
+
+impl<const P: usize> Kernel for QuantizeRow<'_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (x, out) in self.x.chunks_exact(BLOCK).zip(self.out.as_chunks_mut::<P>().0) {
+            let x = [s.load(x), s.load(&x[8..]), s.load(&x[16..]), s.load(&x[24..])];
+            let d = scale(s, &x);
+            let usable = d.is_finite() && d > 0.0;
+            let q = if usable { levels(s, x, d) } else { [s.zero(); 4] };
+            out[0] = block(s, q, d);
+            if P == 2 {
+                let d2 = d * (1.0 / 254.0f32);
+                let mut q2 = [s.zero(); 4];
+                if usable && d2 >= f32::MIN_POSITIVE {
+                    let neg_d = s.splat(-d);
+                    for i in 0..4 {
+                        q2[i] = s.fma(neg_d, q[i], x[i]);
+                    }
+                    q2 = levels(s, q2, d2);
+                }
+                out[1] = block(s, q2, d2);
+                out[0].s += out[1].s;
+            }
         }
     }
 }
@@ -146,24 +157,30 @@ fn quantize_row<S: Simd, const P: usize>(s: S, x: &[f32], out: &mut [ActBlock]) 
 /// `amax / 127`, 0 if that is subnormal. NaN and infinities have the largest magnitudes as integers.
 #[inline(always)]
 fn scale<S: Simd>(s: S, x: &[S::F; 4]) -> f32 {
-    let m = x.map(|x| s.to_bits(s.abs(x)));
-    let m = s.max_i32(s.max_i32(m[0], m[1]), s.max_i32(m[2], m[3]));
+    let mut m = s.splat_i32(0);
+    for x in x {
+        m = s.max_i32(m, s.to_bits(s.abs(*x)));
+    }
     let d = f32::from_bits(s.fold_max_i32(m).cast_unsigned()) / 127.0;
     if d < f32::MIN_POSITIVE { 0.0 } else { d }
 }
 
 /// `clamp(round(x / d), -127, 127)`, still as floats.
 #[inline(always)]
-fn levels<S: Simd>(s: S, x: &[S::F; 4], d: f32) -> [S::F; 4] {
+fn levels<S: Simd>(s: S, mut x: [S::F; 4], d: f32) -> [S::F; 4] {
     let d = s.splat(d);
-    x.map(|x| s.max(s.min(s.round_ties_even(s.div(x, d)), s.splat(127.0)), s.splat(-127.0)))
+    for x in &mut x {
+        *x = s.max(s.min(s.round_ties_even(s.div(*x, d)), s.splat(127.0)), s.splat(-127.0));
+    }
+    x
 }
 
 /// Stores levels with their sums.
 #[inline(always)]
 fn block<S: Simd>(s: S, q: [S::F; 4], d: f32) -> ActBlock {
     let mut bytes = [0u8; BLOCK];
-    s.store_bytes(s.pack_i8(q.map(|q| s.to_i32(q))), &mut bytes);
+    let q = [s.to_i32(q[0]), s.to_i32(q[1]), s.to_i32(q[2]), s.to_i32(q[3])];
+    s.store_bytes(s.pack_i8(q), &mut bytes);
     // [half][first or second two of four]
     let mut sums = [[0i16; 2]; 2];
     for (i, b) in bytes.iter().enumerate() {
@@ -171,20 +188,24 @@ fn block<S: Simd>(s: S, q: [S::F; 4], d: f32) -> ActBlock {
     }
     let total = [sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]];
     let sum = i32::from(total[0]) + i32::from(total[1]);
-    let pair = |x: [i16; 2], factor: i16| {
-        // At most 32 * 8 * 127 or 16 * 16 * 127: fits.
-        let [a, b] = x.map(|x| (x * -factor).to_le_bytes());
-        i32::from_le_bytes([a[0], a[1], b[0], b[1]])
-    };
+    let mut words = [0; 8];
+    for (word, four) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = i32::from_le_bytes(*four);
+    }
     ActBlock {
-        q: std::array::from_fn(|j| {
-            i32::from_le_bytes(std::array::from_fn(|i| bytes[4 * j + i].cast_signed().cast_unsigned()))
-        }),
+        q: words,
         start8: pair(total, 8),
         start16: pair(total, 16),
-        start32: sums.map(|x| pair(x, 32)),
+        start32: [pair(sums[0], 32), pair(sums[1], 32)],
         sum16: 16 * sum,
         d,
         s: d * sum as f32,
     }
+}
+
+/// `-factor` times a pair of sums, as one word of two i16. At most 32 * 8 * 127 or 16 * 16 * 127: it fits.
+#[inline(always)]
+fn pair(sums: [i16; 2], factor: i16) -> i32 {
+    let (a, b) = ((sums[0] * -factor).to_le_bytes(), (sums[1] * -factor).to_le_bytes());
+    i32::from_le_bytes([a[0], a[1], b[0], b[1]])
 }

@@ -1,4 +1,8 @@
 //! Products with F32, F16 and BF16 weights: packed as `[column][row]` within a group of 8 rows.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "several arrays are indexed alike, and iterators hide that from the eye"
+)]
 
 use crate::simd::Simd;
 use minfer_gguf::TensorType;

@@ -1,6 +1,6 @@
 //! What a quantised type must say about itself, and the table of types.
 
-use super::planes::{Planes, Words};
+use super::planes::Planes;
 use crate::simd::{Scalar, Simd};
 use minfer_gguf::TensorType;
 
@@ -105,15 +105,22 @@ pub trait Format: 'static {
 
 /// Packs the blocks of 8 rows.
 #[inline(always)]
-pub fn pack_block<F: Format>(blocks: [&[u8]; 8], packed: &mut [u8]) {
+pub fn pack_block<S: Simd, F: Format>(s: S, blocks: [&[u8]; 8], packed: &mut [u8]) {
     let (head, planes) = packed[..F::BYTES].split_at_mut(F::HEAD);
     F::pack_head(blocks, head);
     for (sub, out) in planes.chunks_exact_mut(F::Bits::BYTES).enumerate() {
-        let codes = blocks.map(|block| F::codes(block, sub));
-        let words: Words = std::array::from_fn(|j| {
-            std::array::from_fn(|r| u32::from_le_bytes(std::array::from_fn(|i| codes[r][4 * j + i])))
-        });
-        F::Bits::pack(&words, out);
+        // Rows of codes to groups: a transposition of four-byte lanes.
+        let mut lanes = [0; 32 * 8];
+        for (r, block) in blocks.iter().enumerate() {
+            for (j, four) in F::codes(block, sub).as_chunks::<4>().0.iter().enumerate() {
+                lanes[32 * j + 4 * r..][..4].copy_from_slice(four);
+            }
+        }
+        let mut groups = [s.splat_u8(0); 8];
+        for (group, lanes) in groups.iter_mut().zip(lanes.chunks_exact(32)) {
+            *group = s.load_bytes(lanes);
+        }
+        F::Bits::pack(s, &groups, out);
     }
 }
 

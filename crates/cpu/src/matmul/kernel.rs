@@ -3,6 +3,13 @@
 //! One function for every format, instruction set and shape: a tile of `G` groups of 8 rows and `T` tokens.
 //! A block of weights is unpacked once and used for all tokens of the tile. Every output has one
 //! accumulator that takes the blocks in ascending order, so that the tile's shape never changes a bit.
+//!
+//! No closures here and in what is called per block (so no `array::map` either): only functions can be
+//! forced inline, and a call would neither have the features nor keep vectors in registers.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "several arrays are indexed alike, and iterators hide that from the eye"
+)]
 
 use super::acts::ActBlock;
 use super::format::{Format, Product};
@@ -25,24 +32,24 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
     assert!(tokens.iter().all(|t| t.len() == blocks * F::SUBS));
     let mut acc = [[s.zero(); T]; G];
     for block in 0..blocks {
-        let packed = groups.map(|g| &g[block * F::BYTES..][..F::BYTES]);
-        let heads = packed.map(|p| F::head(s, p));
-        for sub in 0..F::SUBS {
-            for g in 0..G {
+        for g in 0..G {
+            let packed = &groups[g][block * F::BYTES..][..F::BYTES];
+            let head = F::head(s, packed);
+            for sub in 0..F::SUBS {
+                let planes = F::HEAD + sub * F::Bits::BYTES;
                 // Many tokens find the group in the cache after their first tile.
                 if T < 8 {
-                    let start = F::HEAD + sub * F::Bits::BYTES;
-                    for line in (0..F::BYTES / F::SUBS).step_by(64) {
-                        s.prefetch(packed[g], AHEAD + start + line);
+                    for line in 0..(F::BYTES / F::SUBS).div_ceil(64) {
+                        s.prefetch(packed, AHEAD + planes + 64 * line);
                     }
                 }
-                let w = F::Bits::unpack(s, &packed[g][F::HEAD + sub * F::Bits::BYTES..][..F::Bits::BYTES]);
-                let scales = F::scales(s, packed[g], &heads[g], sub);
+                let w = F::Bits::unpack(s, &packed[planes..planes + F::Bits::BYTES]);
+                let scales = F::scales(s, packed, &head, sub);
                 for t in 0..T {
                     let x = &tokens[t][block * F::SUBS + sub];
-                    for x in x {
-                        let n = s.from_i32(product::<S, F>(s, &w, scales.halves, x));
-                        acc[g][t] = s.fma(n, s.mul(scales.scale, s.splat(x.d)), acc[g][t]);
+                    for p in 0..P {
+                        let n = s.from_i32(product::<S, F>(s, &w, scales.halves, &x[p]));
+                        acc[g][t] = s.fma(n, s.mul(scales.scale, s.splat(x[p].d)), acc[g][t]);
                     }
                     if F::MINIMUM {
                         acc[g][t] = s.fma(scales.minimum, s.splat(x[0].s), acc[g][t]);
@@ -57,32 +64,38 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
 /// The exact integer product of a block with 32 activations.
 #[inline(always)]
 fn product<S: Simd, F: Format>(s: S, w: &[S::I; 8], halves: [S::I; 2], x: &ActBlock) -> S::I {
-    let whole = |start: i32| {
-        let mut acc = s.acc_start(start);
-        for (&w, &q) in w.iter().zip(&x.q) {
-            acc = s.acc_step(acc, w, q);
-        }
-        s.acc_finish(acc)
-    };
-    let half = |h: usize| {
-        let mut acc = s.acc_start(x.start32[h]);
-        for j in 4 * h..4 * h + 4 {
-            acc = s.acc_step(acc, w[j], x.q[j]);
-        }
-        s.acc_finish_scaled(acc, halves[h])
-    };
     match F::PRODUCT {
-        Product::Unsigned4 => whole(0),
-        Product::Unsigned5 => s.add_i32(whole(x.start16), s.splat_i32(x.sum16)),
-        Product::Zero8 => whole(x.start8),
-        Product::Zero16 => whole(x.start16),
-        Product::Halves => s.add_i32(half(0), half(1)),
+        Product::Unsigned4 => whole(s, w, x, 0),
+        Product::Unsigned5 => s.add_i32(whole(s, w, x, x.start16), s.splat_i32(x.sum16)),
+        Product::Zero8 => whole(s, w, x, x.start8),
+        Product::Zero16 => whole(s, w, x, x.start16),
+        Product::Halves => s.add_i32(half(s, w, x, halves[0], 0), half(s, w, x, halves[1], 1)),
         Product::Signed => {
             let mut sum = s.splat_i32(0);
-            for (&w, &q) in w.iter().zip(&x.q) {
-                sum = s.dot_signed(sum, w, q);
+            for j in 0..8 {
+                sum = s.dot_signed(sum, w[j], x.q[j]);
             }
             sum
         }
     }
+}
+
+/// Sum over a block, starting at `start`.
+#[inline(always)]
+fn whole<S: Simd>(s: S, w: &[S::I; 8], x: &ActBlock, start: i32) -> S::I {
+    let mut acc = s.acc_start(start);
+    for j in 0..8 {
+        acc = s.acc_step(acc, w[j], x.q[j]);
+    }
+    s.acc_finish(acc)
+}
+
+/// Sum over half a block around 32, times its scale.
+#[inline(always)]
+fn half<S: Simd>(s: S, w: &[S::I; 8], x: &ActBlock, scale: S::I, h: usize) -> S::I {
+    let mut acc = s.acc_start(x.start32[h]);
+    for j in 4 * h..4 * h + 4 {
+        acc = s.acc_step(acc, w[j], x.q[j]);
+    }
+    s.acc_finish_scaled(acc, scale)
 }

@@ -1,13 +1,9 @@
 //! Bit planes: codes of 32 columns of 8 rows, packed without a spare bit.
 //!
 //! A *group* is one vector: four neighbouring columns of each of the 8 rows, so that a row is one
-//! 32-bit lane. A block has 8 groups. Packing works on those lanes ([`Words`]), with shifts and masks
-//! that never carry from byte to byte.
+//! 32-bit lane. A block has 8 groups. Shifts move 16 bits at a time; masks keep bytes apart.
 
 use crate::simd::Simd;
-
-/// `[group][row]`: four codes each.
-pub type Words = [[u32; 8]; 8];
 
 /// A packing of 4, 5, 6 or 8 bits per code.
 pub trait Planes: 'static {
@@ -16,24 +12,11 @@ pub trait Planes: 'static {
     /// Bytes of a block.
     const BYTES: usize = 32 * Self::BITS;
 
-    /// Packs a block into `BYTES` bytes.
-    fn pack(words: &Words, out: &mut [u8]);
+    /// Packs the groups of a block into `BYTES` bytes.
+    fn pack<S: Simd>(s: S, groups: &[S::I; 8], out: &mut [u8]);
 
     /// The groups of a block of `BYTES` bytes.
     fn unpack<S: Simd>(s: S, block: &[u8]) -> [S::I; 8];
-}
-
-/// Writes vector `v` of a block; `f` gives its lane for a row.
-#[inline(always)]
-fn put(out: &mut [u8], v: usize, f: impl Fn(usize) -> u32) {
-    for (r, bytes) in out[32 * v..][..32].chunks_exact_mut(4).enumerate() {
-        bytes.copy_from_slice(&f(r).to_le_bytes());
-    }
-}
-
-/// The same byte four times.
-const fn each(byte: u8) -> u32 {
-    u32::from_le_bytes([byte; 4])
 }
 
 /// Two groups of nibbles per vector: `j` below `j + 4`.
@@ -43,17 +26,22 @@ impl Planes for Bits4 {
     const BITS: usize = 4;
 
     #[inline(always)]
-    fn pack(w: &Words, out: &mut [u8]) {
-        for v in 0..4 {
-            put(out, v, |r| w[v][r] | w[v + 4][r] << 4);
+    fn pack<S: Simd>(s: S, g: &[S::I; 8], out: &mut [u8]) {
+        for j in 0..4 {
+            s.store_bytes(s.or(g[j], s.shl_i16::<4>(g[j + 4])), &mut out[32 * j..]);
         }
     }
 
     #[inline(always)]
     fn unpack<S: Simd>(s: S, block: &[u8]) -> [S::I; 8] {
         let low = s.splat_u8(15);
-        let v: [S::I; 4] = std::array::from_fn(|i| s.load_bytes(&block[32 * i..]));
-        std::array::from_fn(|j| if j < 4 { s.and(v[j], low) } else { s.and(s.shr_u16::<4>(v[j - 4]), low) })
+        let mut groups = [low; 8];
+        for j in 0..4 {
+            let v = s.load_bytes(&block[32 * j..]);
+            groups[j] = s.and(v, low);
+            groups[j + 4] = s.and(s.shr_u16::<4>(v), low);
+        }
+        groups
     }
 }
 
@@ -64,26 +52,32 @@ impl Planes for Bits5 {
     const BITS: usize = 5;
 
     #[inline(always)]
-    fn pack(w: &Words, out: &mut [u8]) {
-        for v in 0..3 {
-            put(out, v, |r| w[v][r] | (w[v + 5][r] & each(7)) << 5);
+    fn pack<S: Simd>(s: S, g: &[S::I; 8], out: &mut [u8]) {
+        let (m7, m8, m10, m18) = (s.splat_u8(7), s.splat_u8(8), s.splat_u8(0x10), s.splat_u8(0x18));
+        for j in 0..3 {
+            s.store_bytes(s.or(g[j], s.shl_i16::<5>(s.and(g[j + 5], m7))), &mut out[32 * j..]);
         }
         // Bits 3 and 4 of group 5, bit 3 of group 7; bits 3 and 4 of group 6, bit 4 of group 7.
-        put(out, 3, |r| w[3][r] | (w[5][r] & each(0x18)) << 2 | (w[7][r] & each(8)) << 4);
-        put(out, 4, |r| w[4][r] | (w[6][r] & each(0x18)) << 2 | (w[7][r] & each(16)) << 3);
+        let v3 = s.or(s.shl_i16::<2>(s.and(g[5], m18)), s.shl_i16::<4>(s.and(g[7], m8)));
+        let v4 = s.or(s.shl_i16::<2>(s.and(g[6], m18)), s.shl_i16::<3>(s.and(g[7], m10)));
+        s.store_bytes(s.or(g[3], v3), &mut out[96..]);
+        s.store_bytes(s.or(g[4], v4), &mut out[128..]);
     }
 
     #[inline(always)]
     fn unpack<S: Simd>(s: S, block: &[u8]) -> [S::I; 8] {
-        let v: [S::I; 5] = std::array::from_fn(|i| s.load_bytes(&block[32 * i..]));
         let (low, m7, m18) = (s.splat_u8(31), s.splat_u8(7), s.splat_u8(0x18));
         let (m8, m10) = (s.splat_u8(8), s.splat_u8(0x10));
-        let top = |v| s.and(s.shr_u16::<5>(v), m7);
-        let g5 = s.or(top(v[0]), s.and(s.shr_u16::<2>(v[3]), m18));
-        let g6 = s.or(top(v[1]), s.and(s.shr_u16::<2>(v[4]), m18));
-        let g7 = s.or(s.or(top(v[2]), s.and(s.shr_u16::<4>(v[3]), m8)), s.and(s.shr_u16::<3>(v[4]), m10));
-        let g = v.map(|v| s.and(v, low));
-        [g[0], g[1], g[2], g[3], g[4], g5, g6, g7]
+        let mut v = [low; 5];
+        for (j, v) in v.iter_mut().enumerate() {
+            *v = s.load_bytes(&block[32 * j..]);
+        }
+        let [v0, v1, v2, v3, v4] = v;
+        let g5 = s.or(s.and(s.shr_u16::<5>(v0), m7), s.and(s.shr_u16::<2>(v3), m18));
+        let g6 = s.or(s.and(s.shr_u16::<5>(v1), m7), s.and(s.shr_u16::<2>(v4), m18));
+        let g7 = s.or(s.and(s.shr_u16::<5>(v2), m7), s.and(s.shr_u16::<4>(v3), m8));
+        let g7 = s.or(g7, s.and(s.shr_u16::<3>(v4), m10));
+        [s.and(v0, low), s.and(v1, low), s.and(v2, low), s.and(v3, low), s.and(v4, low), g5, g6, g7]
     }
 }
 
@@ -94,27 +88,31 @@ impl Planes for Bits6 {
     const BITS: usize = 6;
 
     #[inline(always)]
-    fn pack(w: &Words, out: &mut [u8]) {
-        for half in 0..2 {
-            let w = &w[4 * half..];
-            for v in 0..3 {
-                put(out, 3 * half + v, |r| w[v][r] | (w[3][r] >> (2 * v) & each(3)) << 6);
+    fn pack<S: Simd>(s: S, g: &[S::I; 8], out: &mut [u8]) {
+        let m3 = s.splat_u8(3);
+        for (g, out) in g.as_chunks::<4>().0.iter().zip(out.chunks_exact_mut(96)) {
+            let tops = [s.and(g[3], m3), s.and(s.shr_u16::<2>(g[3]), m3), s.and(s.shr_u16::<4>(g[3]), m3)];
+            for j in 0..3 {
+                s.store_bytes(s.or(g[j], s.shl_i16::<6>(tops[j])), &mut out[32 * j..]);
             }
         }
     }
 
     #[inline(always)]
     fn unpack<S: Simd>(s: S, block: &[u8]) -> [S::I; 8] {
-        let (low, m3, mc, m30) = (s.splat_u8(63), s.splat_u8(3), s.splat_u8(12), s.splat_u8(0x30));
-        let half = |h: usize| {
-            let v: [S::I; 3] = std::array::from_fn(|i| s.load_bytes(&block[96 * h + 32 * i..]));
-            let g3 = s.or(s.and(s.shr_u16::<6>(v[0]), m3), s.and(s.shr_u16::<4>(v[1]), mc));
-            let g3 = s.or(g3, s.and(s.shr_u16::<2>(v[2]), m30));
-            [s.and(v[0], low), s.and(v[1], low), s.and(v[2], low), g3]
-        };
-        let (a, b) = (half(0), half(1));
+        let (a, b) = (unpack6(s, block), unpack6(s, &block[96..]));
         [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
     }
+}
+
+/// Four groups of six bits.
+#[inline(always)]
+fn unpack6<S: Simd>(s: S, half: &[u8]) -> [S::I; 4] {
+    let (low, m3, mc, m30) = (s.splat_u8(63), s.splat_u8(3), s.splat_u8(12), s.splat_u8(0x30));
+    let v = [s.load_bytes(half), s.load_bytes(&half[32..]), s.load_bytes(&half[64..])];
+    let g3 = s.or(s.and(s.shr_u16::<6>(v[0]), m3), s.and(s.shr_u16::<4>(v[1]), mc));
+    let g3 = s.or(g3, s.and(s.shr_u16::<2>(v[2]), m30));
+    [s.and(v[0], low), s.and(v[1], low), s.and(v[2], low), g3]
 }
 
 /// One group per vector.
@@ -124,50 +122,43 @@ impl Planes for Bits8 {
     const BITS: usize = 8;
 
     #[inline(always)]
-    fn pack(w: &Words, out: &mut [u8]) {
-        for (v, lanes) in w.iter().enumerate() {
-            put(out, v, |r| lanes[r]);
+    fn pack<S: Simd>(s: S, g: &[S::I; 8], out: &mut [u8]) {
+        for (&g, out) in g.iter().zip(out.chunks_exact_mut(32)) {
+            s.store_bytes(g, out);
         }
     }
 
     #[inline(always)]
     fn unpack<S: Simd>(s: S, block: &[u8]) -> [S::I; 8] {
-        std::array::from_fn(|i| s.load_bytes(&block[32 * i..]))
+        let mut groups = [s.splat_u8(0); 8];
+        for (j, group) in groups.iter_mut().enumerate() {
+            *group = s.load_bytes(&block[32 * j..]);
+        }
+        groups
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Bits4, Bits5, Bits6, Bits8, Planes, Words};
+    use super::{Bits4, Bits5, Bits6, Bits8, Planes};
     use crate::simd::{Scalar, Simd};
 
     fn round_trip<P: Planes>() {
         let mut state = 1u32;
         for _ in 0..100 {
-            let words: Words = std::array::from_fn(|_| {
+            let codes: [[u8; 32]; 8] = std::array::from_fn(|_| {
                 std::array::from_fn(|_| {
                     state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    (state ^ state >> 15) & super::each((0xffu32 >> (8 - P::BITS)) as u8)
+                    (state >> 16) as u8 >> (8 - P::BITS)
                 })
             });
             let mut block = vec![0; P::BYTES];
-            P::pack(&words, &mut block);
-            for (group, want) in P::unpack(Scalar, &block).into_iter().zip(words) {
+            P::pack(Scalar, &codes.map(|c| Scalar.load_bytes(&c)), &mut block);
+            for (group, want) in P::unpack(Scalar, &block).into_iter().zip(codes) {
                 let mut bytes = [0; 32];
                 Scalar.store_bytes(group, &mut bytes);
-                assert_eq!(bytes.as_flattened_words(), want);
+                assert_eq!(bytes, want);
             }
-        }
-    }
-
-    trait FlattenedWords {
-        fn as_flattened_words(&self) -> [u32; 8];
-    }
-
-    impl FlattenedWords for [u8; 32] {
-        fn as_flattened_words(&self) -> [u32; 8] {
-            let (words, _) = self.as_chunks();
-            std::array::from_fn(|i| u32::from_le_bytes(words[i]))
         }
     }
 

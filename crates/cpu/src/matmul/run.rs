@@ -12,8 +12,9 @@ use super::shared::SharedMut;
 use super::weight::{GROUP, PackedWeight};
 use crate::dispatch;
 use crate::pool::Pool;
-use crate::simd::{Isa, Simd};
+use crate::simd::{Isa, Kernel, Simd};
 use minfer_graph::BackendError;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Bytes of activations per block of tokens: half of a small L2 cache.
@@ -144,20 +145,22 @@ impl<'a> Shared<'a> {
     unsafe fn put<S: Simd>(&self, s: S, g: usize, token: usize, sum: S::F) {
         let n = self.weight.rows();
         let rows = g * GROUP..((g + 1) * GROUP).min(n);
-        let len = rows.len();
         // SAFETY: the columns of this group belong to the calling thread.
         let out = unsafe { self.out.range(token * n + rows.start..token * n + rows.end) };
-        if len == GROUP {
-            let sum = self.bias.map_or(sum, |b| s.add(sum, s.load(&b[rows])));
+        if out.len() == GROUP {
+            let sum = if let Some(b) = self.bias { s.add(sum, s.load(&b[rows])) } else { sum };
             s.store(sum, out);
-        } else {
-            let mut bias = [0.0; GROUP];
-            let sum = self.bias.map_or(sum, |b| {
-                bias[..len].copy_from_slice(&b[rows]);
-                s.add(sum, s.load(&bias))
-            });
-            out.copy_from_slice(&s.to_array(sum)[..len]);
+            return;
         }
+        // The last group of a matrix may be shorter.
+        let (mut bias, mut full) = ([0.0; GROUP], [0.0; GROUP]);
+        let mut sum = sum;
+        if let Some(b) = self.bias {
+            bias[..out.len()].copy_from_slice(&b[rows]);
+            sum = s.add(sum, s.load(&bias));
+        }
+        s.store(sum, &mut full);
+        out.copy_from_slice(&full[..out.len()]);
     }
 }
 
@@ -178,7 +181,7 @@ trait Tiles {
 /// Products with quantised weights.
 struct Quantised<'a, F, const P: usize> {
     acts: &'a Activations,
-    format: std::marker::PhantomData<F>,
+    format: PhantomData<F>,
 }
 
 impl<F: Format, const P: usize> Tiles for Quantised<'_, F, P> {
@@ -201,7 +204,7 @@ impl<F: Format, const P: usize> Tiles for Quantised<'_, F, P> {
 struct Plain<'a, F> {
     x: &'a [f32],
     cols: usize,
-    format: std::marker::PhantomData<F>,
+    format: PhantomData<F>,
 }
 
 impl<F: Float> Tiles for Plain<'_, F> {
@@ -223,73 +226,97 @@ impl<F: Float> Tiles for Plain<'_, F> {
 
 /// Computes a range of groups for all tokens.
 fn run<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
-    use std::marker::PhantomData as format;
     let ty = job.weight.ty();
     with_format!(ty, F => if let Some(acts) = input.quant {
         match acts.planes() {
-            1 => item(s, &Quantised::<F, 1> { acts, format }, input.rows, job, groups),
-            _ => item(s, &Quantised::<F, 2> { acts, format }, input.rows, job, groups),
+            1 => item(s, &Quantised::<F, 1> { acts, format: PhantomData }, input.rows, job, groups),
+            _ => item(s, &Quantised::<F, 2> { acts, format: PhantomData }, input.rows, job, groups),
         }
     }, else => with_float!(ty, F => {
-        item(s, &Plain::<F> { x: input.x, cols: input.cols, format }, input.rows, job, groups);
+        item(s, &Plain::<F> { x: input.x, cols: input.cols, format: PhantomData }, input.rows, job, groups);
     }, else => ()));
 }
 
 fn item<S: Simd, K: Tiles>(s: S, tiles: &K, tokens: usize, job: &Shared<'_>, groups: Range<usize>) {
     if tokens == 1 {
-        let part = groups.len() / STREAMS;
-        s.vectorize(|| {
-            for g in groups.start..groups.start + part {
-                put_tile::<S, K, STREAMS, 1>(s, tiles, job, std::array::from_fn(|i| g + i * part), 0);
-            }
-        });
-        s.vectorize(|| {
-            for g in groups.start + part * STREAMS..groups.end {
-                put_tile::<S, K, 1, 1>(s, tiles, job, [g], 0);
-            }
-        });
+        let mut rest = groups.clone();
+        if S::WIDE {
+            let part = groups.len() / STREAMS;
+            let streams = std::array::from_fn(|i| groups.start + i * part);
+            s.run(Strip::<K, STREAMS, 1> { tiles, job, groups: streams, token: 0, count: part, down: true });
+            rest.start += STREAMS * part;
+        }
+        s.run(Strip::<K, 1, 1> { tiles, job, groups: [rest.start], token: 0, count: rest.len(), down: true });
         return;
     }
     let block = (TOKEN_BLOCK / tiles.token_bytes().max(1)).max(8).next_multiple_of(8);
     for first in (0..tokens).step_by(block) {
         let end = tokens.min(first + block);
         for g in groups.clone() {
-            let mut t = first;
-            s.vectorize(|| {
-                while t + 8 <= end {
-                    put_tile::<S, K, 1, 8>(s, tiles, job, [g], t);
-                    t += 8;
-                }
-            });
-            if end - t >= 4 {
-                s.vectorize(|| put_tile::<S, K, 1, 4>(s, tiles, job, [g], t));
-                t += 4;
+            let mut token = first;
+            if S::WIDE {
+                token = across::<S, K, 8>(s, tiles, job, g, token..end);
+                token = across::<S, K, 4>(s, tiles, job, g, token..end);
+                token = across::<S, K, 2>(s, tiles, job, g, token..end);
             }
-            if end - t >= 2 {
-                s.vectorize(|| put_tile::<S, K, 1, 2>(s, tiles, job, [g], t));
-                t += 2;
-            }
-            if end - t == 1 {
-                s.vectorize(|| put_tile::<S, K, 1, 1>(s, tiles, job, [g], t));
-            }
+            across::<S, K, 1>(s, tiles, job, g, token..end);
         }
     }
 }
 
-/// Computes and writes a tile.
-#[inline(always)]
-fn put_tile<S: Simd, K: Tiles, const G: usize, const T: usize>(
+/// Computes as many tiles of `T` tokens as fit; returns the first token left.
+fn across<S: Simd, K: Tiles, const T: usize>(
     s: S,
     tiles: &K,
     job: &Shared<'_>,
+    group: usize,
+    tokens: Range<usize>,
+) -> usize {
+    let count = tokens.len() / T;
+    if count > 0 {
+        s.run(Strip::<K, 1, T> { tiles, job, groups: [group], token: tokens.start, count, down: false });
+    }
+    tokens.start + count * T
+}
+
+/// Neighbouring tiles, computed one after another.
+struct Strip<'a, 'j, K, const G: usize, const T: usize> {
+    tiles: &'a K,
+    job: &'a Shared<'j>,
+    /// Groups of the first tile.
     groups: [usize; G],
-    first: usize,
-) {
-    let sums = tiles.tile::<S, G, T>(s, groups.map(|g| job.weight.group(g)), first);
-    for (&g, sums) in groups.iter().zip(sums) {
-        for (t, sum) in sums.into_iter().enumerate() {
-            // SAFETY: work items are disjoint ranges of groups, each run by one thread.
-            unsafe { job.put(s, g, first + t, sum) };
+    /// First token of the first tile.
+    token: usize,
+    count: usize,
+    /// Whether the next tile is one group further down, or `T` tokens across.
+    down: bool,
+}
+
+impl<K: Tiles, const G: usize, const T: usize> Kernel for Strip<'_, '_, K, G, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (mut groups, mut token) = (self.groups, self.token);
+        for _ in 0..self.count {
+            let mut packed: [&[u8]; G] = [&[]; G];
+            for (packed, &g) in packed.iter_mut().zip(&groups) {
+                *packed = self.job.weight.group(g);
+            }
+            let sums = self.tiles.tile::<S, G, T>(s, packed, token);
+            for (&g, sums) in groups.iter().zip(&sums) {
+                for (t, &sum) in sums.iter().enumerate() {
+                    // SAFETY: work items are disjoint ranges of groups, each run by one thread.
+                    unsafe { self.job.put(s, g, token + t, sum) };
+                }
+            }
+            if self.down {
+                for g in &mut groups {
+                    *g += 1;
+                }
+            } else {
+                token += T;
+            }
         }
     }
 }

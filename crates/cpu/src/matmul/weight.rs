@@ -6,7 +6,7 @@ use super::memory::Region;
 use super::shared::SharedMut;
 use crate::dispatch;
 use crate::pool::Pool;
-use crate::simd::{Isa, Simd};
+use crate::simd::{Isa, Kernel, Simd};
 use minfer_gguf::TensorType;
 use minfer_graph::{BackendError, WeightSpec};
 
@@ -72,7 +72,7 @@ impl PackedWeight {
                 let group = unsafe { out.range(g * group_bytes..(g + 1) * group_bytes) };
                 let first = g * GROUP;
                 let data = &data[first * row_bytes..(first + GROUP).min(rows) * row_bytes];
-                dispatch!(isa, s => s.vectorize(|| pack_group(ty, data, row_bytes, group)));
+                dispatch!(isa, s => s.run(PackGroup { ty, data, row_bytes, group }));
             }
         });
     }
@@ -140,23 +140,37 @@ impl PackedWeight {
 }
 
 /// Packs up to 8 rows; missing ones become zeros.
-#[inline(always)]
-fn pack_group(ty: TensorType, data: &[u8], row_bytes: usize, group: &mut [u8]) {
-    with_format!(ty, F => {
-        let len = F::TYPE.block_bytes();
-        let zeros = [0; MAX_BLOCK];
-        for (i, packed) in group.chunks_exact_mut(F::BYTES).enumerate() {
-            let blocks = std::array::from_fn(|r| {
-                let start = r * row_bytes + i * len;
-                data.get(start..start + len).unwrap_or(&zeros[..len])
-            });
-            pack_block::<F>(blocks, packed);
-        }
-    }, else => with_float!(ty, F => {
-        let mut rows: [&[u8]; GROUP] = [&[]; GROUP];
-        for (row, data) in rows.iter_mut().zip(data.chunks_exact(row_bytes)) {
-            *row = data;
-        }
-        float::pack::<F>(&rows, group);
-    }, else => ()));
+struct PackGroup<'a> {
+    ty: TensorType,
+    /// The rows that are there.
+    data: &'a [u8],
+    row_bytes: usize,
+    group: &'a mut [u8],
+}
+
+impl Kernel for PackGroup<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let PackGroup { ty, data, row_bytes, group } = self;
+        with_format!(ty, F => {
+            let len = F::TYPE.block_bytes();
+            let zeros = [0; MAX_BLOCK];
+            for (i, packed) in group.chunks_exact_mut(F::BYTES).enumerate() {
+                let mut blocks = [&zeros[..len]; GROUP];
+                for (r, block) in blocks.iter_mut().enumerate() {
+                    let start = r * row_bytes + i * len;
+                    *block = data.get(start..start + len).unwrap_or(*block);
+                }
+                pack_block::<S, F>(s, blocks, packed);
+            }
+        }, else => with_float!(ty, F => {
+            let mut rows: [&[u8]; GROUP] = [&[]; GROUP];
+            for (row, data) in rows.iter_mut().zip(data.chunks_exact(row_bytes)) {
+                *row = data;
+            }
+            float::pack::<F>(&rows, group);
+        }, else => ()));
+    }
 }

@@ -1,6 +1,6 @@
 //! AVX2 with FMA and F16C.
 
-use super::Simd;
+use super::{Kernel, Simd};
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
     _mm_add_ps, _mm_add_ss, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128,
@@ -42,18 +42,19 @@ macro_rules! avx {
 }
 
 impl Simd for Avx2 {
+    const WIDE: bool = true;
     type F = __m256;
     type I = __m256i;
     type Acc = __m256i;
 
     #[inline(always)]
-    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<R>(f: impl FnOnce() -> R) -> R {
-            f()
+        fn inner<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
+            kernel.run(s)
         }
-        avx!(inner(f))
+        avx!(inner(self, kernel))
     }
     #[inline(always)]
     fn splat(self, x: f32) -> __m256 {

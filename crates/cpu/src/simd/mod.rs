@@ -117,11 +117,35 @@ pub fn token(isa: Isa) -> Token {
     }
 }
 
+/// A function with its arguments, for any instruction set. `run` must be `#[inline(always)]`.
+pub trait Kernel {
+    /// Result of the function.
+    type Output;
+
+    /// Calls the function.
+    fn run<S: Simd>(self, s: S) -> Self::Output;
+}
+
+struct Closure<F>(F);
+
+impl<R, F: FnOnce() -> R> Kernel for Closure<F> {
+    type Output = R;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) -> R {
+        (self.0)()
+    }
+}
+
 /// Eight f32 lanes and 256 integer bits of one instruction set.
 ///
 /// Loads and stores use the first 8 (or 32) elements of a slice and panic if it is shorter.
 /// Arithmetic on floats is IEEE with one rounding per call. Integer lanes wrap.
+#[allow(clippy::wrong_self_convention, reason = "`self` is the token; the lanes are the arguments")]
 pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
+    /// Whether kernels gain from larger tiles and several streams. Scalar ones are bound by arithmetic, and
+    /// leaving their tiles out halves the time to compile them.
+    const WIDE: bool;
     /// Eight f32.
     type F: Copy;
     /// 256 bits: 32 bytes, 16 i16 or 8 i32, little-endian.
@@ -129,9 +153,16 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     /// Running sums of `u8 * i8` products for 8 rows; see [`Simd::acc_start`].
     type Acc: Copy;
 
-    /// Runs `f` compiled for this instruction set. Whatever `f` calls must be `#[inline(always)]`
+    /// Runs a kernel compiled for this instruction set. Whatever it calls must be `#[inline(always)]`
     /// down to the methods of this trait.
-    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
+    fn run<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// [`Simd::run`] for a closure. The compiler may decide not to inline a closure with a long body or with
+    /// several callers, which leaves it correct but slow: hot loops should be a [`Kernel`].
+    #[inline(always)]
+    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
+        self.run(Closure(f))
+    }
 
     /// All lanes `x`.
     fn splat(self, x: f32) -> Self::F;

@@ -1,6 +1,6 @@
 //! The plain implementation: the definition that the others are tested against.
 
-use super::Simd;
+use super::{Kernel, Simd};
 use half::f16;
 
 /// Token of the plain implementation.
@@ -84,13 +84,14 @@ fn to_i32(x: f32) -> i32 {
 }
 
 impl Simd for Scalar {
+    const WIDE: bool = false;
     type F = F8;
     type I = I256;
     type Acc = I256;
 
     #[inline(always)]
-    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
-        f()
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
     }
     #[inline(always)]
     fn splat(self, x: f32) -> F8 {

@@ -19,8 +19,11 @@ pub fn put(head: &[u8], row: usize, block: &mut [u8], at: usize) {
 /// Eight halves as floats.
 #[inline(always)]
 pub fn load<S: Simd>(s: S, head: &[u8]) -> S::F {
-    let (halves, _) = head[..16].as_chunks();
-    s.load_f16(&std::array::from_fn::<u16, 8, _>(|i| u16::from_le_bytes(halves[i])))
+    let mut halves = [0; 8];
+    for (half, bytes) in halves.iter_mut().zip(head[..16].as_chunks().0) {
+        *half = u16::from_le_bytes(*bytes);
+    }
+    s.load_f16(&halves)
 }
 
 /// A scale alone, or with a minimum.

@@ -62,21 +62,23 @@ pub fn load<S: Simd>(s: S, head: &[u8]) -> Head<S> {
     let (scale, minimum, upper) =
         (s.load_bytes(&head[32..]), s.load_bytes(&head[64..]), s.load_bytes(&head[96..]));
     let mut table = [0; 128];
-    let lanes = [
-        s.or(s.and(scale, low), s.and(s.shl_i16::<4>(upper), top)),
+    s.store_bytes(s.or(s.and(scale, low), s.and(s.shl_i16::<4>(upper), top)), &mut table);
+    s.store_bytes(
         s.or(s.and(s.shr_u16::<4>(scale), low), s.and(s.shl_i16::<2>(upper), top)),
-        s.or(s.and(minimum, low), s.and(upper, top)),
+        &mut table[32..],
+    );
+    s.store_bytes(s.or(s.and(minimum, low), s.and(upper, top)), &mut table[64..]);
+    s.store_bytes(
         s.or(s.and(s.shr_u16::<4>(minimum), low), s.and(s.shr_u16::<2>(upper), top)),
-    ];
-    for (lanes, out) in lanes.into_iter().zip(table.chunks_exact_mut(32)) {
-        s.store_bytes(lanes, out);
-    }
+        &mut table[96..],
+    );
     Head { d: half_scales::load(s, head), neg_dmin: s.neg(half_scales::load(s, &head[16..])), table }
 }
 
 /// Scale and minimum of a block.
 #[inline(always)]
 pub fn scales<S: Simd>(s: S, head: &Head<S>, sub: usize) -> Scales<S> {
-    let factor = |at: usize| s.from_i32(s.load_u8_i32(&head.table[at..]));
-    half_scales::scales(s, s.mul(head.d, factor(8 * sub)), s.mul(head.neg_dmin, factor(64 + 8 * sub)))
+    let scale = s.from_i32(s.load_u8_i32(&head.table[8 * sub..]));
+    let minimum = s.from_i32(s.load_u8_i32(&head.table[64 + 8 * sub..]));
+    half_scales::scales(s, s.mul(head.d, scale), s.mul(head.neg_dmin, minimum))
 }

@@ -60,7 +60,8 @@ impl Format for Q6K {
 
     #[inline(always)]
     fn scales<S: Simd>(s: S, packed: &[u8], head: &S::F, sub: usize) -> Scales<S> {
-        let half = |h: usize| s.load_i8_pairs(&packed[16 + 16 * sub + 8 * h..]);
-        Scales { scale: *head, minimum: s.zero(), halves: [half(0), half(1)] }
+        let at = 16 + 16 * sub;
+        let halves = [s.load_i8_pairs(&packed[at..]), s.load_i8_pairs(&packed[at + 8..])];
+        Scales { scale: *head, minimum: s.zero(), halves }
     }
 }
