@@ -43,7 +43,8 @@ fn documents(root: &Path) -> Result<[(&'static str, String); 2]> {
 fn minfer(root: &Path, args: &[&str]) -> Result<String> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(root).args(["run", "--quiet", "--package", "minfer-cli", "--"]).args(args);
-    let out = cargo.output().context("starting cargo")?;
+    // Help is wrapped to the terminal, if there is one.
+    let out = cargo.env("COLUMNS", "100").output().context("starting cargo")?;
     if !out.status.success() {
         bail!("minfer {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim());
     }
