@@ -79,10 +79,10 @@ pub struct ModelOptions {
     /// auto, cpu, wgpu[:i] or cuda[:i]
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     pub device: DeviceChoice,
-    /// Type of the K cache (also -ctk)
+    /// Type of the K cache (also -ctk); K and V must have the same
     #[arg(long, alias = "ctk", value_name = "TYPE", default_value = "f16")]
     pub cache_type_k: CacheType,
-    /// Type of the V cache (also -ctv)
+    /// Type of the V cache (also -ctv); K and V must have the same
     #[arg(long, alias = "ctv", value_name = "TYPE", default_value = "f16")]
     pub cache_type_v: CacheType,
     /// How the file is reached
@@ -136,7 +136,7 @@ fn parse_threads(s: &str) -> Result<usize, String> {
 #[derive(Args, Clone)]
 pub struct SamplingOptions {
     /// Softness of the draw; 0 takes the best token
-    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     pub temp: f32,
     /// Keep the K best tokens; 0 keeps all
     #[arg(long, value_name = "K", default_value_t = 40)]
@@ -179,9 +179,10 @@ pub struct RunArgs {
     /// System message of the chat template
     #[arg(long, visible_alias = "sys", value_name = "TEXT", conflicts_with = "raw")]
     pub system: Option<String>,
-    /// Most tokens to generate [default: until the model stops or the context is full]
-    #[arg(short = 'n', long, value_name = "N", visible_alias = "n-predict")]
-    pub max_tokens: Option<usize>,
+    /// Most tokens to generate; -1: until the model stops or the context is full
+    #[arg(short = 'n', long, value_name = "N", visible_alias = "n-predict", default_value_t = -1,
+        allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub max_tokens: i64,
     /// End the answer at this text (repeatable)
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
@@ -223,7 +224,7 @@ pub struct TokenizeArgs {
 #[derive(Args)]
 pub struct InfoArgs {
     #[arg(help = MODEL_HELP)]
-    pub model: Option<String>,
+    pub model: String,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

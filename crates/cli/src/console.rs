@@ -1,5 +1,15 @@
 //! What goes to the terminal besides a command's output.
 
+/// A line on stderr. Unlike `eprintln!` it does not panic where stderr cannot be written: the answer and the exit
+/// code matter more.
+macro_rules! note {
+    ($($arg:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+pub(crate) use note;
+
 use crate::exit::INTERRUPTED;
 use indicatif::{ProgressBar, ProgressStyle};
 use minfer::LoadProgress;
@@ -11,7 +21,7 @@ use std::time::{Duration, Instant};
 pub fn end_on_interrupt() {
     let end = || std::process::exit(i32::from(INTERRUPTED));
     if let Err(e) = ctrlc::set_handler(end) {
-        eprintln!("warning: Ctrl-C will not give exit code {INTERRUPTED}: {e}");
+        note!("warning: Ctrl-C will not give exit code {INTERRUPTED}: {e}");
     }
 }
 

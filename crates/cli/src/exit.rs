@@ -50,7 +50,13 @@ pub fn message(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    text
+    printable(&text)
+}
+
+/// A text with its control characters escaped: names in a file must not move the cursor or make a line two.
+pub fn printable(text: &str) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escape).collect()
 }
 
 /// Whether the reader of our output went away: nobody is left to be told.

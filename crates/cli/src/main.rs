@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             if !exit::is_closed_pipe(&e) {
-                eprintln!("error: {}", exit::message(&e));
+                crate::console::note!("error: {}", exit::message(&e));
             }
             ExitCode::from(exit::code(&e))
         }

@@ -55,14 +55,14 @@ pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
 
 /// The device for a choice.
 pub(crate) fn open(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<dyn Backend>, Error> {
-    let absent = |name: &str| {
-        let message = format!("device {name} is not there: this build has no {name} backend");
+    let absent = |name: &str, index: u8| {
+        let message = format!("device {name}:{index} is not there: this build has no {name} backend");
         Err(Error::new(ErrorKind::Device, message))
     };
     match choice {
         DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Box::new(cpu_backend(threads)?)),
-        DeviceChoice::Wgpu(_) => absent("wgpu"),
-        DeviceChoice::Cuda(_) => absent("cuda"),
+        DeviceChoice::Wgpu(index) => absent("wgpu", index),
+        DeviceChoice::Cuda(index) => absent("cuda", index),
     }
 }
 

@@ -61,7 +61,8 @@ impl Error {
 
     /// An error about a model file; the message starts with its path.
     pub(crate) fn model(path: &Path, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        let message = format!("{}: {source}", path.display());
+        let (path, reason) = (path.display().to_string(), source.to_string());
+        let message = if reason.starts_with(&path) { reason } else { format!("{path}: {reason}") };
         Error { kind: ErrorKind::Model, message, source: Some(Box::new(source)) }
     }
 }

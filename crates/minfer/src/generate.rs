@@ -177,10 +177,17 @@ impl Run<'_, '_> {
     }
 
     fn finish(mut self, finish: Finish) -> Answer {
-        if !matches!(finish, Finish::StopString(_)) {
-            let held = self.out.stops.finish();
-            self.out.show(&held);
-        }
+        let finish = match (finish, self.out.stops.finish()) {
+            (finish @ Finish::StopString(_), _) => finish,
+            (finish, Stopped::Text(held)) => {
+                self.out.show(&held);
+                finish
+            }
+            (_, Stopped::Found { text, which }) => {
+                self.out.show(&text);
+                Finish::StopString(self.out.stops.stop(which).to_string())
+            }
+        };
         Answer {
             text: self.out.text,
             tokens: self.tokens,

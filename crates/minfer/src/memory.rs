@@ -33,8 +33,8 @@ const PROGRAM: u64 = 6 << 20;
 impl MemoryForecast {
     /// Most bytes resident at once. While the weights load, neither cache nor arenas exist.
     pub fn peak(&self) -> u64 {
-        let running = self.kv + self.arenas + self.scratch;
-        self.program + self.tokenizer + self.weights + running.max(self.loading)
+        let running = self.kv.saturating_add(self.arenas + self.scratch);
+        (self.program + self.tokenizer + self.weights).saturating_add(running.max(self.loading))
     }
 }
 
@@ -48,6 +48,7 @@ pub fn forecast(
     device: DeviceChoice,
 ) -> Result<(Plan, MemoryForecast), Error> {
     let spec = file.spec()?;
+    options.check(&spec)?;
     let mut backends = Backends::new();
     backends.push(devices::open(device, Some(1))?);
     let capacity = stage_capacity(options, Stage::Full);
@@ -91,8 +92,8 @@ pub fn check_memory(file: &ModelFile, options: &SessionOptions, device: DeviceCh
 
 fn kv_bytes(spec: &ModelSpec, options: &SessionOptions, max_pages: usize) -> u64 {
     let per_position: usize = spec.kv_shapes().map(|s| s.n_kv_head * (s.head_dim + s.v_dim)).sum();
-    let positions = max_pages * PAGE * options.max_seqs;
-    (per_position * positions * options.kv_type.bytes()) as u64
+    let positions = (max_pages * PAGE) as u64 * options.max_seqs as u64;
+    positions.saturating_mul((per_position * options.kv_type.bytes()) as u64)
 }
 
 /// Activations are quantised once per matmul input: one byte per value and two floats per 32 of them,

@@ -196,7 +196,9 @@ impl Sampler {
         let mut kept = 0;
         let mut mass = 0.0;
         for &w in &self.weights {
-            if kept > 0 && (mass >= self.config.top_p * total || w < self.config.min_p * best) {
+            // A top-p of 1 keeps all, whatever the sum rounds to.
+            let enough = self.config.top_p < 1.0 && mass >= self.config.top_p * total;
+            if kept > 0 && (enough || w < self.config.min_p * best) {
                 break;
             }
             mass += w;

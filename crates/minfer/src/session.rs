@@ -9,7 +9,7 @@ use minfer_graph::{
     KvShape, KvStorage, KvType, NodeId, Op, PAGE, Plan, PlanOptions, SchedulerOptions, Step, StepDims, plan,
     trace_plan,
 };
-use minfer_models::{GraphParams, Stage, build_graph};
+use minfer_models::{GraphParams, ModelSpec, Stage, build_graph};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,6 +45,27 @@ impl Default for SessionOptions {
             fusions: FusionSwitches::default(),
             graph_trace: None,
         }
+    }
+}
+
+impl SessionOptions {
+    /// Whether the sizes make sense for a model.
+    ///
+    /// # Errors
+    /// A size of zero, a context beyond the model's, or a step or number of sequences beyond what indices hold.
+    pub fn check(&self, spec: &ModelSpec) -> Result<(), Error> {
+        const MOST_SEQS: usize = 1 << 16;
+        if self.n_ctx == 0 || self.n_batch == 0 || self.max_seqs == 0 {
+            return Err(Error::input("context, batch size and number of sequences must be at least 1"));
+        }
+        if self.n_ctx > spec.n_ctx_train {
+            let message = format!("a context of {} exceeds the model's {}", self.n_ctx, spec.n_ctx_train);
+            return Err(Error::input(message));
+        }
+        if self.n_batch > i32::MAX as usize || self.n_ctx > i32::MAX as usize || self.max_seqs > MOST_SEQS {
+            return Err(Error::input("context, batch size or number of sequences is too large"));
+        }
+        Ok(())
     }
 }
 
@@ -168,7 +189,7 @@ impl Session {
     /// # Errors
     /// Sizes that make no sense, a node that no device can run, or not enough memory.
     pub fn new(model: &Model, options: SessionOptions) -> Result<Session, Error> {
-        check_options(model, &options)?;
+        options.check(model.spec())?;
         let max_pages = options.n_ctx.div_ceil(PAGE);
         let n_pages = max_pages * options.max_seqs;
         let mut backends = model.backends()?;
@@ -536,18 +557,6 @@ pub(crate) fn stage_capacity(options: &SessionOptions, stage: Stage) -> StepDims
 
 fn missing_plan() -> Error {
     Error::new(ErrorKind::Internal, "a stage has no plan")
-}
-
-fn check_options(model: &Model, options: &SessionOptions) -> Result<(), Error> {
-    let trained = model.spec().n_ctx_train;
-    if options.n_ctx == 0 || options.n_batch == 0 || options.max_seqs == 0 {
-        return Err(Error::input("context, batch and number of sequences must be at least 1"));
-    }
-    if options.n_ctx > trained {
-        let message = format!("a context of {} exceeds the model's {trained}", options.n_ctx);
-        return Err(Error::input(message));
-    }
-    Ok(())
 }
 
 /// Each layer's KV shape with the device that its attention runs on.

@@ -27,25 +27,40 @@ impl StopMatcher {
         StopMatcher { stops, held: String::new() }
     }
 
-    /// Adds a piece. The earliest stop string wins; of several that start at one place, the longest.
+    /// Adds a piece. The stop string that starts first wins; of several that start at one place, the longest.
+    /// A complete one waits while one that started earlier may still become complete.
     pub fn push(&mut self, piece: &str) -> Stopped {
         self.held.push_str(piece);
-        let found =
-            self.stops.iter().enumerate().filter_map(|(i, s)| self.held.find(s.as_str()).map(|at| (at, i)));
-        let first = found.min_by_key(|&(at, i)| (at, usize::MAX - self.stops[i].len()));
-        if let Some((at, which)) = first {
-            let mut text = std::mem::take(&mut self.held);
-            text.truncate(at);
-            return Stopped::Found { text, which };
+        let growing = self.stops.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
+        let start = self.held.len() - growing;
+        match self.first() {
+            Some((at, which)) if at <= start => self.cut(at, which),
+            _ => {
+                let rest = self.held.split_off(start);
+                Stopped::Text(std::mem::replace(&mut self.held, rest))
+            }
         }
-        let keep = self.stops.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
-        let rest = self.held.split_off(self.held.len() - keep);
-        Stopped::Text(std::mem::replace(&mut self.held, rest))
     }
 
     /// What is still held back when the text ends.
-    pub fn finish(&mut self) -> String {
-        std::mem::take(&mut self.held)
+    pub fn finish(&mut self) -> Stopped {
+        match self.first() {
+            Some((at, which)) => self.cut(at, which),
+            None => Stopped::Text(std::mem::take(&mut self.held)),
+        }
+    }
+
+    /// Place and index of the complete stop string that starts first.
+    fn first(&self) -> Option<(usize, usize)> {
+        let places = self.stops.iter().enumerate();
+        let found = places.filter_map(|(i, s)| self.held.find(s.as_str()).map(|at| (at, i)));
+        found.min_by_key(|&(at, i)| (at, usize::MAX - self.stops[i].len()))
+    }
+
+    fn cut(&mut self, at: usize, which: usize) -> Stopped {
+        let mut text = std::mem::take(&mut self.held);
+        text.truncate(at);
+        Stopped::Found { text, which }
     }
 
     /// The stop string of an index.
@@ -75,7 +90,10 @@ mod tests {
                 Stopped::Found { text, which } => return (out + &text, Some(which)),
             }
         }
-        (out + &m.finish(), None)
+        match m.finish() {
+            Stopped::Text(t) => (out + &t, None),
+            Stopped::Found { text, which } => (out + &text, Some(which)),
+        }
     }
 
     #[test]
@@ -90,6 +108,11 @@ mod tests {
     fn earliest_wins() {
         assert_eq!(stream(&["yy", "x"], &["axyy"]), ("a".into(), Some(1)));
         assert_eq!(stream(&["ab", "abc"], &["zabc"]), ("z".into(), Some(1)));
+        // However the text is cut.
+        assert_eq!(stream(&["abcd", "bc"], &["abc", "d"]), ("".into(), Some(0)));
+        assert_eq!(stream(&["abcd", "bc"], &["abcd"]), ("".into(), Some(0)));
+        assert_eq!(stream(&["abcd", "bc"], &["abc", "x"]), ("a".into(), Some(1)));
+        assert_eq!(stream(&["abcd", "bc"], &["zabc"]), ("za".into(), Some(1)));
     }
 
     #[test]

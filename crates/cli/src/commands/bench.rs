@@ -15,7 +15,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         return Err(Usage("nothing to measure: -p 0 -n 0".into()).into());
     }
     let mut options = args.model.clone();
-    options.ctx_size.get_or_insert(args.prompt.max(args.generate).next_multiple_of(64));
+    options.ctx_size.get_or_insert(args.prompt.max(args.generate));
     let (_, mut session) = inputs::load(name, &options)?;
     let sequence = session.new_sequence()?;
     if args.prompt > 0 {

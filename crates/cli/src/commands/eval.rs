@@ -83,7 +83,7 @@ fn evaluate(
     let mut c = Collected { seq, top, nll: 0.0, kl, agree: 0, hash, last };
     session.evaluate(seq, tokens, &Control::default(), &mut |i, logits| {
         check_finite(i, logits)?;
-        let best = top_k(logits, k);
+        let best = top_k(logits, k.max(reference.map_or(0, |r| r.k)));
         if let Some(&next) = tokens.get(i + 1) {
             c.nll -= LogProbs::new(logits).of(next);
         } else {
@@ -91,14 +91,14 @@ fn evaluate(
         }
         if let Some(reference) = reference {
             let (ids, logprobs) = reference.row(i);
-            c.kl.push(kl_divergence(ids, logprobs, &best));
+            c.kl.push(kl_divergence(ids, logprobs, &best[..reference.k.min(best.len())]));
             c.agree += usize::from(ids.first() == best.first().map(|b| &b.0));
         }
         if args.logits_hash {
             logits.iter().for_each(|x| c.hash.update(x.to_le_bytes()));
         }
-        c.top.ids.extend(best.iter().map(|b| b.0));
-        c.top.logprobs.extend(best.iter().map(|b| b.1 as f32));
+        c.top.ids.extend(best[..k].iter().map(|b| b.0));
+        c.top.logprobs.extend(best[..k].iter().map(|b| b.1 as f32));
         Ok(())
     })?;
     Ok(c)

@@ -2,6 +2,7 @@
 
 use super::{megabytes, print, print_json};
 use crate::args::InfoArgs;
+use crate::exit::printable;
 use crate::inputs;
 use anyhow::Result;
 use minfer::ModelFile;
@@ -10,7 +11,7 @@ use serde_json::json;
 use std::fmt::Write;
 
 pub fn run(args: &InfoArgs) -> Result<()> {
-    let file = inputs::open_file(args.model.as_deref(), args.offline)?;
+    let file = inputs::open_file(Some(&args.model), args.offline)?;
     if args.json { print_json(&as_json(&file)) } else { print(&as_text(&file)) }
 }
 
@@ -24,7 +25,10 @@ fn brief(value: &Value) -> String {
             format!("{cut:?}{more}")
         }
         Value::Array(a) => format!("[{}; {}]", a.element_type().name(), a.len()),
-        other => other.describe(),
+        Value::Bool(b) => b.to_string(),
+        Value::F32(x) => x.to_string(),
+        Value::F64(x) => x.to_string(),
+        other => other.as_integer().map_or_else(|| other.describe(), |i| i.to_string()),
     }
 }
 
@@ -64,18 +68,33 @@ fn as_text(file: &ModelFile) -> String {
             }
         }
         Err(e) => {
-            let _ = writeln!(text, "cannot be run: {e}");
+            let _ = writeln!(text, "cannot be run: {}", printable(&e.to_string()));
         }
+    }
+    if let Some(problem) = text_problem(file) {
+        let _ = writeln!(text, "runs by token ids only: {}", printable(&problem));
     }
     let _ = writeln!(text, "\nmetadata");
     for (key, value) in gguf.metadata.iter() {
-        let _ = writeln!(text, "  {key} = {}", brief(value));
+        let _ = writeln!(text, "  {} = {}", printable(key), brief(value));
     }
     let _ = writeln!(text, "\ntensors");
     for t in &gguf.tensors {
-        let _ = writeln!(text, "  {:<32} {:<6} {:<18} {:>12} bytes", t.name, t.ty.name(), shape(t), t.bytes);
+        let _ = writeln!(
+            text,
+            "  {:<32} {:<6} {:<18} {:>12} bytes",
+            printable(&t.name),
+            t.ty.name(),
+            shape(t),
+            t.bytes
+        );
     }
     text
+}
+
+/// What keeps the model from reading and writing text.
+fn text_problem(file: &ModelFile) -> Option<String> {
+    file.tokenizer().err().or_else(|| file.chat_template().err()).map(|e| e.to_string())
 }
 
 fn as_json(file: &ModelFile) -> serde_json::Value {
@@ -95,7 +114,7 @@ fn as_json(file: &ModelFile) -> serde_json::Value {
     let problem = file.spec().err().map(|e| e.to_string());
     json!({
         "path": file.path(), "version": gguf.version, "file_bytes": gguf.file_len,
-        "runnable": problem.is_none(), "problem": problem, "metadata": metadata, "tensors": tensors,
+        "runnable": problem.is_none(), "problem": problem, "text_problem": text_problem(file), "metadata": metadata, "tensors": tensors,
     })
 }
 

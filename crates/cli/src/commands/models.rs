@@ -23,7 +23,7 @@ pub fn list(args: &ListArgs) -> Result<()> {
         return print(&serde_json::to_string_pretty(&models)?);
     }
     if models.is_empty() {
-        eprintln!("no models in {}", options.cache_dir.display());
+        crate::console::note!("no models in {}", options.cache_dir.display());
         return Ok(());
     }
     let width = models.iter().map(|m| m.name.len()).max().unwrap_or(0);

@@ -4,7 +4,7 @@ use crate::args::RunArgs;
 use crate::exit::Usage;
 use crate::inputs;
 use crate::source::ModelSpec;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use minfer::text::{EncodeOptions, Message, RenderInput};
 use minfer::{Answer, Control, Finish, GenerateOptions, Model, Session, knob_value};
 use std::io::{self, Write};
@@ -29,14 +29,17 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let (model, mut session) = inputs::load(name, &args.model)?;
     let ids = prompt_ids(args, &model, &prompt)?;
     let limit = session.options().n_ctx;
-    eprintln!(
+    crate::console::note!(
         "{} on {}, context {limit}",
         model.file().path().file_name().unwrap_or_default().to_string_lossy(),
         model.device()
     );
     let sequence = session.new_sequence()?;
-    let options =
-        GenerateOptions { max_tokens: args.max_tokens, stop: args.stop.clone(), ignore_eos: args.ignore_eos };
+    let options = GenerateOptions {
+        max_tokens: usize::try_from(args.max_tokens).ok(),
+        stop: args.stop.clone(),
+        ignore_eos: args.ignore_eos,
+    };
     let mut closed = None;
     let cancel = std::sync::atomic::AtomicBool::new(false);
     let control = Control { cancel: Some(&cancel), ..Control::default() };
@@ -49,14 +52,13 @@ pub fn run(args: &RunArgs) -> Result<()> {
             }
         })?;
     if let Some(e) = closed {
-        return Err(e.into());
+        return Err(e).context("stdout");
     }
     if !answer.text.ends_with('\n') {
-        writeln!(io::stdout())?;
+        writeln!(io::stdout()).context("stdout")?;
     }
-    dump(&mut session)?;
     report(&answer, &session, sampler.config());
-    Ok(())
+    dump(&session)
 }
 
 /// Which words are the model and the prompt.
@@ -107,24 +109,26 @@ fn report(answer: &Answer, session: &Session, config: &minfer::SamplerConfig) {
         Finish::Cancelled => "cancelled".to_string(),
     };
     // The first token comes from the prompt's logits; the decode steps make the others.
-    let decoded = answer.tokens.len().saturating_sub(1);
-    eprintln!(
-        "prompt {} tokens, {:.1} tokens/s; answer {} tokens, {:.1} tokens/s; {why}; seed {}",
+    let decode = match answer.tokens.len() {
+        n @ 0..2 => format!("answer {n} tokens"),
+        n => format!("answer {n} tokens, {:.1} tokens/s", rate(n - 1, answer.decode_time)),
+    };
+    crate::console::note!(
+        "prompt {} tokens, {:.1} tokens/s; {decode}; {why}; seed {}",
         answer.prompt_tokens,
         rate(answer.prompt_tokens, answer.prompt_time),
-        answer.tokens.len(),
-        rate(decoded, answer.decode_time),
         config.seed,
     );
 }
 
 /// `MINFER_GRAPH_DUMP`: the last logits and layer 0's KV regions, raw, for comparing runs.
-fn dump(session: &mut Session) -> Result<()> {
+fn dump(session: &Session) -> Result<()> {
     let Some(folder) = knob_value("MINFER_GRAPH_DUMP") else { return Ok(()) };
     let folder = std::path::Path::new(&folder);
-    std::fs::create_dir_all(folder)?;
+    let failed = || format!("MINFER_GRAPH_DUMP={}", folder.display());
+    std::fs::create_dir_all(folder).with_context(failed)?;
     for (name, bytes) in session.dump()? {
-        std::fs::write(folder.join(name), bytes)?;
+        std::fs::write(folder.join(name), bytes).with_context(failed)?;
     }
     Ok(())
 }

@@ -18,7 +18,9 @@ pub fn run(args: &TokenizeArgs) -> Result<()> {
     let options = EncodeOptions { add_bos: !args.no_bos, parse_special: args.special };
     let ids = tokenizer.encode(&text, options);
     if args.json {
-        let list = ids.iter().map(|&id| json!({ "id": id, "text": tokenizer.token_text(id) }));
+        let list = ids
+            .iter()
+            .map(|&id| json!({ "id": id, "text": String::from_utf8_lossy(&tokenizer.token_bytes(id)) }));
         return print_json(&list.collect());
     }
     let words: Vec<String> = ids.iter().map(u32::to_string).collect();

