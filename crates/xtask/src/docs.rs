@@ -24,7 +24,7 @@ pub fn write(root: &Path) -> Result<()> {
 /// Compares the documents with what the program says.
 ///
 /// # Errors
-/// As [`write`], or a document differs.
+/// As [`write()`], or a document differs.
 pub fn check(root: &Path) -> Result<()> {
     for (path, text) in documents(root)? {
         let committed = std::fs::read_to_string(root.join(path)).unwrap_or_default();
