@@ -81,7 +81,7 @@ fn graph_shows_nodes_splits_and_memory_in_three_forms() {
         assert!(text.contains(part), "`{part}` is not in\n{text}");
     }
     let plain = succeeds(&output(&["graph", path, "--no-fuse"]));
-    assert!(plain.contains("Silu") && !plain.contains("QkvRopeStore"));
+    assert!(plain.contains("Silu") && plain.contains("q_rope") && plain.contains("KvStore"));
     let value = json(&succeeds(&output(&["graph", path, "--format", "json"])));
     assert!(value["nodes"].as_array().unwrap().len() > 40);
     assert!(value["splits"].as_array().unwrap().len() == 1);
@@ -122,7 +122,8 @@ fn eval_scores_against_a_reference_and_writes_its_format() {
     let (path, list, out_name) = (path.to_str().unwrap(), list.to_str().unwrap(), out.to_str().unwrap());
     let flags =
         ["--json", "--logits-hash", "--greedy", "5", "--cache-type-k", "f32", "--cache-type-v", "f32"];
-    let first = [&["eval", path, "--ids", list, "--out", out_name], &flags[..]].concat();
+    let all = speaking().n_vocab().to_string();
+    let first = [&["eval", path, "--ids", list, "--out", out_name, "--top", &all], &flags[..]].concat();
     let value = json(&succeeds(&output(&first)));
     assert_eq!(value["n"], 90);
 

@@ -1,13 +1,15 @@
 //! One persistent pool of worker threads. The caller is worker 0.
 //!
-//! Work is a borrowed closure that every worker calls with its own index. Between jobs workers spin
-//! for a moment, because the next operation of a graph follows within microseconds, and then park.
+//! Work is a borrowed closure that workers call with their own index. A worker joins a job while the caller is still
+//! at it; the caller waits for those who joined and for nobody else, so that a worker which the system runs late (a
+//! shared machine, a quota) costs its help but never a wait. Between jobs workers spin for a moment, because the next
+//! operation of a graph follows within microseconds, and then park.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -22,12 +24,20 @@ type Job = *const (dyn Fn(usize) + Sync);
 #[repr(align(128))]
 struct Line<T>(T);
 
+/// Bit of [`Shared::state`].
+const OPEN: u64 = 1 << 31;
+/// Workers inside the job, in [`Shared::state`].
+const INSIDE_MASK: u64 = OPEN - 1;
+
+const fn generation(state: u64) -> u64 {
+    state >> 32
+}
+
 struct Shared {
-    /// Changes when a job is published or the pool closes.
-    generation: Line<AtomicU32>,
-    /// Workers (without the caller) that have not finished the job.
-    pending: Line<AtomicUsize>,
-    /// The current job; written by the caller while `pending` is 0.
+    /// Upper half: generation, changes when a job is published or the pool closes. [`OPEN`]: workers may join the job.
+    /// The bits below: workers that joined and have not finished.
+    state: Line<AtomicU64>,
+    /// The current job; written by the caller while nobody is in it and nobody may join.
     job: UnsafeCell<Option<Job>>,
     closing: AtomicBool,
     /// One flag per worker: it is parked or about to.
@@ -63,8 +73,7 @@ impl Pool {
         let threads = threads.max(1);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let shared = Arc::new(Shared {
-            generation: Line(AtomicU32::new(0)),
-            pending: Line(AtomicUsize::new(0)),
+            state: Line(AtomicU64::new(0)),
             job: UnsafeCell::new(None),
             closing: AtomicBool::new(false),
             parked: (1..threads).map(|_| Line(AtomicBool::new(false))).collect(),
@@ -93,25 +102,25 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `f(worker)` once for each worker in `0..threads()`, in parallel, and returns when all have finished.
-    /// Called from inside a job, it calls them one after another.
+    /// Calls `f(0)` here and, in parallel, `f(worker)` once for each worker that arrives before `f(0)` is done;
+    /// returns when all of them have finished. Called from inside a job, it calls `f(0)` alone. So `f` must do all
+    /// of the work by itself if nobody comes, as a loop over a shared counter does.
     ///
     /// # Panics
     ///
-    /// With the first panic of `f`, after all workers have finished.
+    /// With the first panic of `f`, after all have finished.
     pub fn run(&self, f: impl Fn(usize) + Sync) {
         if self.workers.is_empty() || INSIDE.get() {
-            (0..self.threads()).for_each(f);
-            return;
+            return f(0);
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let job: &(dyn Fn(usize) + Sync) = &f;
-        // SAFETY: only the lifetime changes. `run` does not return or unwind before `pending` is 0,
-        // and no worker touches the job after its decrement, so that `f` outlives every use.
+        // SAFETY: only the lifetime changes. `run` does not return or unwind before the job is closed and nobody is
+        // inside, and no worker touches the job after it left, so that `f` outlives every use.
         let job: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(job) };
         self.publish(Some(job));
         let own = call(job, 0);
-        self.wait();
+        self.close_and_wait();
         let other = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(panic) = own.err().or(other) {
             resume_unwind(panic);
@@ -139,15 +148,17 @@ impl Pool {
         if n <= chunk { take(0) } else { self.run(take) }
     }
 
-    /// Hands a job (or `None` to close) to the workers.
+    /// Hands a job (or `None` to end) to the workers.
     fn publish(&self, job: Option<Job>) {
         let shared = &*self.shared;
-        shared.pending.0.store(self.workers.len(), Ordering::Relaxed);
-        // SAFETY: no job is running (the caller holds `turn` or owns the pool), so no worker reads this now.
+        let open = if job.is_some() { OPEN } else { 0 };
+        // SAFETY: the last job is closed and left by all (the caller holds `turn` or owns the pool), so no worker
+        // reads this now.
         unsafe { *shared.job.get() = job };
+        let next = generation(shared.state.0.load(Ordering::Relaxed)) + 1;
         // Sequentially consistent with `parked`: either the worker sees the new generation before it
         // parks, or this thread sees its flag and wakes it.
-        shared.generation.0.fetch_add(1, Ordering::SeqCst);
+        shared.state.0.store((next & u64::from(u32::MAX)) << 32 | open, Ordering::SeqCst);
         for (worker, parked) in self.workers.iter().zip(&shared.parked) {
             if parked.0.swap(false, Ordering::SeqCst) {
                 worker.unpark();
@@ -155,10 +166,12 @@ impl Pool {
         }
     }
 
-    /// Waits until the workers are done.
-    fn wait(&self) {
-        let done = || self.shared.pending.0.load(Ordering::Acquire) == 0;
-        if spin_until(self.shared.spin, done) {
+    /// Lets nobody join any more and waits for those who did.
+    fn close_and_wait(&self) {
+        let state = &self.shared.state.0;
+        let inside = state.fetch_and(!OPEN, Ordering::AcqRel) & INSIDE_MASK;
+        let done = || state.load(Ordering::Acquire) & INSIDE_MASK == 0;
+        if inside == 0 || spin_until(self.shared.spin, done) {
             return;
         }
         while !done() {
@@ -213,32 +226,48 @@ fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
     let parked = &shared.parked[index - 1].0;
     loop {
-        let fresh = || shared.generation.0.load(Ordering::Acquire) != seen;
+        let fresh = || generation(shared.state.0.load(Ordering::SeqCst)) != seen;
         if !spin_until(shared.spin, fresh) {
             // The flag is raised before every look: a late wake-up for an earlier job may have lowered it.
             loop {
                 parked.store(true, Ordering::SeqCst);
-                if shared.generation.0.load(Ordering::SeqCst) != seen {
+                if fresh() {
                     break;
                 }
                 std::thread::park();
             }
             parked.store(false, Ordering::SeqCst);
         }
-        seen = seen.wrapping_add(1);
         if shared.closing.load(Ordering::SeqCst) {
             return;
         }
-        // SAFETY: the generation just seen was published after the job was written, and the caller
-        // doesn't write again before this worker's decrement.
+        let joined;
+        (seen, joined) = join(&shared.state.0);
+        if !joined {
+            continue;
+        }
+        // SAFETY: this worker is inside the job, which was written before its generation was published; the caller
+        // doesn't write again before this worker has left.
         if let Some(job) = unsafe { *shared.job.get() } {
-            // SAFETY: `run` keeps the closure alive until the decrement below.
+            // SAFETY: `run` keeps the closure alive until this worker has left, below.
             if let Err(panic) = call(unsafe { &*job }, index) {
                 shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
             }
         }
-        shared.pending.0.fetch_sub(1, Ordering::Release);
+        shared.state.0.fetch_sub(1, Ordering::Release);
     }
+}
+
+/// Joins the current job if it is open; the generation that was seen, and whether it was joined.
+fn join(state: &AtomicU64) -> (u64, bool) {
+    let mut now = state.load(Ordering::Acquire);
+    while now & OPEN != 0 {
+        match state.compare_exchange_weak(now, now + 1, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return (generation(now), true),
+            Err(other) => now = other,
+        }
+    }
+    (generation(now), false)
 }
 
 #[cfg(test)]
@@ -246,23 +275,46 @@ mod tests {
     use super::Pool;
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
+
+    /// Arrives and waits, for a bounded time, until `all` have: keeps a job open for the others.
+    fn meet(arrived: &AtomicUsize, all: usize) {
+        arrived.fetch_add(1, Ordering::SeqCst);
+        let start = Instant::now();
+        while arrived.load(Ordering::SeqCst) < all && start.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+    }
 
     #[test]
-    fn every_worker_runs_once() {
+    fn workers_join_an_open_job_once_each() {
         for threads in [1, 2, 3, 8] {
             let pool = Pool::new(threads);
             assert_eq!(pool.threads(), threads);
-            for round in 0..200 {
+            for round in 0..100 {
                 let calls: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+                let arrived = AtomicUsize::new(0);
                 pool.run(|w| {
                     calls[w].fetch_add(1, Ordering::Relaxed);
+                    meet(&arrived, threads);
                 });
                 assert!(calls.iter().all(|c| c.load(Ordering::Relaxed) == 1));
                 if round % 50 == 0 {
                     std::thread::sleep(Duration::from_millis(2));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_caller_does_not_wait_for_who_never_came() {
+        let pool = Pool::new(3);
+        for _ in 0..20_000 {
+            let calls = AtomicUsize::new(0);
+            pool.run(|_| {
+                calls.fetch_add(1, Ordering::Relaxed);
+            });
+            assert!((1..=3).contains(&calls.into_inner()));
         }
     }
 
@@ -285,15 +337,20 @@ mod tests {
     fn panics_surface_and_the_pool_lives_on() {
         let pool = Pool::new(3);
         for bad in 0..3 {
-            let result = catch_unwind(AssertUnwindSafe(|| pool.run(|w| assert!(w != bad, "worker {w}"))));
+            let arrived = AtomicUsize::new(0);
+            let job = |w| {
+                meet(&arrived, 3);
+                assert!(w != bad, "worker {w}");
+            };
+            let result = catch_unwind(AssertUnwindSafe(|| pool.run(job)));
             let text = result.unwrap_err();
             assert_eq!(text.downcast_ref::<String>().map(String::as_str), Some(&*format!("worker {bad}")));
         }
         let sum = AtomicUsize::new(0);
-        pool.run(|w| {
-            sum.fetch_add(w, Ordering::Relaxed);
+        pool.chunks(100, 3, |r| {
+            sum.fetch_add(r.len(), Ordering::Relaxed);
         });
-        assert_eq!(sum.into_inner(), 3);
+        assert_eq!(sum.into_inner(), 100);
     }
 
     #[test]
@@ -304,7 +361,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        pool.run(|_| {
+                        pool.chunks(2, 1, |_| {
                             pool.chunks(10, 3, |r| {
                                 sum.fetch_add(r.len(), Ordering::Relaxed);
                             });

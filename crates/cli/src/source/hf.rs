@@ -6,7 +6,7 @@ use ureq::http::{Response, StatusCode};
 
 use super::SourceOptions;
 use super::error::SourceError;
-use super::http::{agent, status_text, text};
+use super::http::{client, status_text, text};
 use super::part::Expect;
 use super::spec::is_inner_path;
 
@@ -53,7 +53,7 @@ struct Lfs {
 pub(super) fn list_files(opts: &SourceOptions, repo: &str) -> Result<Vec<HfFile>, SourceError> {
     let url = format!("{}/api/models/{repo}/tree/main?recursive=true", opts.hf_endpoint);
     let http = |why| SourceError::Http { url: url.clone(), why };
-    let mut request = agent(opts).get(&url);
+    let mut request = client(opts).get(&url);
     if let Some(token) = &opts.hf_token {
         request = request.header("Authorization", format!("Bearer {token}"));
     }
@@ -78,9 +78,9 @@ fn hf_file(entry: TreeEntry) -> HfFile {
 pub(super) fn file_info(opts: &SourceOptions, url: &str) -> Result<Expect, SourceError> {
     // The digest is in the first answer, which usually redirects elsewhere; only redirects within the host
     // (a renamed repository) are followed.
-    let (agent, mut url) = (agent(opts), url.to_owned());
+    let (client, mut url) = (client(opts), url.to_owned());
     for _ in 0..5 {
-        let mut request = agent.head(&url).header("Accept-Encoding", "identity");
+        let mut request = client.head(&url).header("Accept-Encoding", "identity");
         if let Some(token) = &opts.hf_token {
             request = request.header("Authorization", format!("Bearer {token}"));
         }

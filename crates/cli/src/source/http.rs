@@ -50,8 +50,8 @@ impl From<SourceError> for Stop {
     }
 }
 
-/// An agent with this module's timeouts. The proxy comes from the usual environment variables.
-pub(super) fn agent(opts: &SourceOptions) -> Agent {
+/// A client with this module's timeouts. The proxy comes from the usual environment variables.
+pub(super) fn client(opts: &SourceOptions) -> Agent {
     Agent::config_builder()
         .http_status_as_error(false)
         .timeout_resolve(Some(opts.connect_timeout))
@@ -74,11 +74,11 @@ pub(super) fn download(
     part: &mut PartFile,
     opts: &SourceOptions,
 ) -> Result<(), SourceError> {
-    let agent = agent(opts);
+    let client = client(opts);
     let (mut failures, mut moved) = (0, false);
     loop {
         let before = part.len();
-        let why = match attempt(&agent, get, part, opts) {
+        let why = match attempt(&client, get, part, opts) {
             Ok(()) => return Ok(()),
             Err(Stop::Fail(e)) => return Err(e),
             Err(Stop::Retry(why)) => why,
@@ -99,7 +99,12 @@ pub(super) fn download(
 }
 
 /// One request, and one more from the start if the server's answer to a resume is unusable.
-fn attempt(agent: &Agent, get: &Download<'_>, part: &mut PartFile, opts: &SourceOptions) -> Result<(), Stop> {
+fn attempt(
+    client: &Agent,
+    get: &Download<'_>,
+    part: &mut PartFile,
+    opts: &SourceOptions,
+) -> Result<(), Stop> {
     let known = read_json::<PartMeta>(get.meta).filter(|m| m.url == get.url);
     // Without an entity tag only the final digest can tell that two halves belong together.
     let resumable = known.as_ref().is_some_and(|m| m.etag.is_some() || get.expect.sha256.is_some());
@@ -110,10 +115,10 @@ fn attempt(agent: &Agent, get: &Download<'_>, part: &mut PartFile, opts: &Source
         return Ok(());
     }
     let etag = known.and_then(|m| m.etag);
-    let mut response = request(agent, get, part.len(), etag.as_deref())?;
+    let mut response = request(client, get, part.len(), etag.as_deref())?;
     if part.len() > 0 && !continues(&response, part.len(), etag.as_deref(), get.expect.size) {
         if matches!(response.status(), StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE) {
-            response = request(agent, get, 0, None)?;
+            response = request(client, get, 0, None)?;
         }
         // A refusal or a passing fault must not cost the bytes already there.
         check_response(&response, get, false)?;
@@ -126,13 +131,13 @@ fn attempt(agent: &Agent, get: &Download<'_>, part: &mut PartFile, opts: &Source
 
 /// Sends the GET, for the bytes from `offset` on.
 fn request(
-    agent: &Agent,
+    client: &Agent,
     get: &Download<'_>,
     offset: u64,
     etag: Option<&str>,
 ) -> Result<Response<Body>, Stop> {
     // Ranges and lengths must count the file's bytes, not those of a compressed stream.
-    let mut request = agent.get(get.url).header("Accept-Encoding", "identity");
+    let mut request = client.get(get.url).header("Accept-Encoding", "identity");
     if let Some(token) = get.token {
         request = request.header("Authorization", format!("Bearer {token}"));
     }

@@ -40,15 +40,15 @@ pub fn read_spec(gguf: &Gguf) -> Result<ModelSpec, ModelError> {
     })?;
     let (keys, tensors) = (Keys::new(gguf, name), Tensors::new(gguf));
     keys.check_refused()?;
+    check_vocabulary(gguf, &keys, tensors.shape("token_embd.weight")?.0)?;
     let mut spec = (arch.read)(&keys, &tensors)?;
-    check_vocabulary(gguf, &keys, &spec)?;
     spec.unread_tensors = tensors.finish()?;
     spec.unread_keys = keys.unread();
     Ok(spec)
 }
 
 /// The vocabulary that the file declares must be the rows of its embedding table.
-fn check_vocabulary(gguf: &Gguf, keys: &Keys<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
+fn check_vocabulary(gguf: &Gguf, keys: &Keys<'_>, rows: usize) -> Result<(), ModelError> {
     let declared = [
         (keys.name("vocab_size"), keys.optional_count("vocab_size")?),
         (
@@ -57,8 +57,8 @@ fn check_vocabulary(gguf: &Gguf, keys: &Keys<'_>, spec: &ModelSpec) -> Result<()
         ),
     ];
     for (key, size) in declared {
-        if size.is_some_and(|n| n != spec.n_vocab) {
-            let reason = format!("{} entries, but token_embd has {} rows", size.unwrap_or(0), spec.n_vocab);
+        if size.is_some_and(|n| n != rows) {
+            let reason = format!("{} entries, but token_embd has {rows} rows", size.unwrap_or(0));
             return Err(ModelError::key(&key, reason));
         }
     }
