@@ -43,7 +43,7 @@ pub fn session_options(file: &ModelFile, options: &ModelOptions) -> Result<Sessi
     let n_ctx = options.ctx_size.unwrap_or(trained.min(DEFAULT_CTX));
     let trace = knob_value("MINFER_GRAPH_TRACE").map(|_| {
         let print = |text: &str| crate::console::note!("{}", text.trim_end());
-        Arc::new(print) as Arc<dyn Fn(&str) + Send + Sync>
+        Arc::new(print) as minfer::GraphTrace
     });
     Ok(SessionOptions {
         n_ctx,

@@ -48,7 +48,7 @@ pub use logprobs::{LogProbs, top_k};
 pub use memory::{MemoryForecast, check_memory, forecast};
 pub use model::{LoadOptions, Model};
 pub use sampler::{Sampled, Sampler, SamplerConfig};
-pub use session::{Control, Logits, Session, SessionOptions};
+pub use session::{Control, EachRow, GraphTrace, Logits, Session, SessionOptions};
 pub use stop::StopMatcher;
 
 pub use minfer_gguf as gguf;

@@ -18,6 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Rows of logits that the head graph computes at a time.
 const HEAD_SLICE: usize = 32;
 
+/// Receives the text form of a plan.
+pub type GraphTrace = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Takes a token's index and its logits, `[n_vocab]`.
+pub type EachRow<'a> = dyn FnMut(usize, &[f32]) -> Result<(), Error> + 'a;
+
 /// Sizes and switches of a session.
 #[derive(Clone)]
 pub struct SessionOptions {
@@ -32,7 +38,7 @@ pub struct SessionOptions {
     /// Which fusions may be applied.
     pub fusions: FusionSwitches,
     /// Receives the text form of each new plan.
-    pub graph_trace: Option<Arc<dyn Fn(&str) + Send + Sync>>,
+    pub graph_trace: Option<GraphTrace>,
 }
 
 impl Default for SessionOptions {
@@ -319,7 +325,7 @@ impl Session {
         seq: SeqId,
         tokens: &[u32],
         control: &Control<'_>,
-        each: &mut dyn FnMut(usize, &[f32]) -> Result<(), Error>,
+        each: &mut EachRow<'_>,
     ) -> Result<(), Error> {
         let mut whole = Batch::new();
         whole.add(seq, tokens, Wanted::All);
@@ -479,7 +485,7 @@ impl Session {
         &mut self,
         control: &Control<'_>,
         done: usize,
-        each: &mut dyn FnMut(usize, &[f32]) -> Result<(), Error>,
+        each: &mut EachRow<'_>,
     ) -> Result<(), Error> {
         self.compile(Stage::Head)?;
         let (n, n_embd) = (self.data.origins.len(), self.model.spec().n_embd);

@@ -1,5 +1,6 @@
 //! Runs the built program and looks at what it says.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
 use minfer_testkit::tiny::{TinySpec, Tokenizer};
 use std::io::Write;
