@@ -6,7 +6,6 @@ use crate::error::GraphError;
 use crate::graph::{Graph, Node, NodeId};
 use crate::kv::{KvRegion, KvStorage};
 use crate::memory::{Location, node_bytes};
-use crate::op::{KvShape, Op};
 use crate::plan::Plan;
 use crate::shape::{DType, StepDims};
 use std::collections::{BTreeMap, HashMap};
@@ -106,7 +105,7 @@ impl GraphAllocator {
     fn bind_kv(&mut self, graph: &Graph, kv: Option<&KvStorage>) -> Result<(), GraphError> {
         let live = graph.live();
         for node in graph.nodes.iter().filter(|n| live[n.id]) {
-            let Some(shape) = kv_shape(&node.op) else { continue };
+            let Some(shape) = node.op.kv_shape() else { continue };
             let invalid = |reason: String| GraphError::Invalid { node: node.reference(), reason };
             let region = kv.and_then(|s| s.region(shape.layer));
             let &KvRegion { shape: made, backend, pair } =
@@ -375,26 +374,4 @@ fn lookup(graph: &Graph, id: NodeId) -> Result<&Node, GraphError> {
         .nodes
         .get(id)
         .ok_or_else(|| GraphError::Internal { pass: "allocate", reason: format!("node {id} does not exist") })
-}
-
-/// The KV region that an op needs.
-fn kv_shape(op: &Op) -> Option<KvShape> {
-    match op {
-        Op::KvStore(kv) | Op::KvLoad(kv) => Some(*kv),
-        Op::QkvRopeStore(f) => Some(f.kv),
-        Op::Attention(a) => {
-            Some(KvShape { layer: a.layer, n_kv_head: a.n_kv_head, head_dim: a.head_dim, v_dim: a.v_dim })
-        }
-        Op::Input(_)
-        | Op::Embed { .. }
-        | Op::MatMul { .. }
-        | Op::AddBias { .. }
-        | Op::RmsNorm { .. }
-        | Op::Add
-        | Op::Mul
-        | Op::Silu
-        | Op::SwiGlu
-        | Op::Rope(_)
-        | Op::GatherRows => None,
-    }
 }

@@ -191,14 +191,7 @@ fn attention_shape(s: &Sources<'_>, a: &Attention) -> Result<Shape, String> {
     }
     let load = &s.nodes[s.src[1]];
     match &load.op {
-        Op::KvLoad(kv)
-            if *kv
-                == (KvShape {
-                    layer: a.layer,
-                    n_kv_head: a.n_kv_head,
-                    head_dim: a.head_dim,
-                    v_dim: a.v_dim,
-                }) => {}
+        Op::KvLoad(kv) if Some(*kv) == Op::Attention(*a).kv_shape() => {}
         _ => return Err(format!("`{}` does not load {a:?}", load.name)),
     }
     s.expect_input(2, InputKind::Extents)?;

@@ -229,12 +229,14 @@ impl Op {
         }
     }
 
-    /// The model layer whose KV region the op touches, if any.
-    pub const fn kv_layer(&self) -> Option<usize> {
+    /// The KV region the op touches, if any.
+    pub const fn kv_shape(&self) -> Option<KvShape> {
         match self {
-            Op::KvStore(kv) | Op::KvLoad(kv) => Some(kv.layer),
-            Op::Attention(a) => Some(a.layer),
-            Op::QkvRopeStore(f) => Some(f.kv.layer),
+            Op::KvStore(kv) | Op::KvLoad(kv) => Some(*kv),
+            Op::QkvRopeStore(f) => Some(f.kv),
+            Op::Attention(a) => {
+                Some(KvShape { layer: a.layer, n_kv_head: a.n_kv_head, head_dim: a.head_dim, v_dim: a.v_dim })
+            }
             Op::Input(_)
             | Op::Embed { .. }
             | Op::MatMul { .. }
@@ -247,6 +249,11 @@ impl Op {
             | Op::Rope(_)
             | Op::GatherRows => None,
         }
+    }
+
+    /// The model layer whose KV region the op touches, if any.
+    pub fn kv_layer(&self) -> Option<usize> {
+        self.kv_shape().map(|kv| kv.layer)
     }
 
     /// Whether the op changes the layer's KV region, so that it must run even if nobody reads its output.

@@ -61,7 +61,7 @@ pub(super) fn client(opts: &SourceOptions) -> Agent {
         .redirect_auth_headers(ureq::config::RedirectAuthHeaders::SameHost)
         .user_agent(concat!("minfer/", env!("CARGO_PKG_VERSION")))
         .build()
-        .new_agent()
+        .into()
 }
 
 /// Brings `part` to the whole content of the address, resuming what is there if the server can prove that it
