@@ -88,7 +88,17 @@ fn supports_what_it_can_run() {
     let load = b.kv_store_load("", kv, q, v, rows).unwrap();
     let extents = b.input("extents", InputKind::Extents, 3);
     let table = b.input("table", InputKind::PageTable { group: 0 }, 1);
-    let op = Attention { layer: 0, n_head: 1, n_kv_head: 1, head_dim: 8, v_dim: 0, scale: 1.0, window: None };
+    let op = Attention {
+        layer: 0,
+        n_head: 1,
+        n_kv_head: 1,
+        head_dim: 8,
+        v_dim: 0,
+        scale: 1.0,
+        window: None,
+        softcap: None,
+        sinks: None,
+    };
     let out = b.attention("out", op, q, load, extents, table).unwrap();
     let graph = b.finish(0);
     for node in [load - 1, load, out] {

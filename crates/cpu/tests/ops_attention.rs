@@ -14,6 +14,8 @@ fn case(heads: (usize, usize), head_dim: usize, sequences: &[(usize, usize)]) ->
         head_dim,
         v_dim: head_dim,
         window: None,
+        softcap: None,
+        sinks: false,
         ty: KvType::F16,
         sequences: sequences.to_vec(),
     }
@@ -61,6 +63,28 @@ fn windows() {
 }
 
 #[test]
+fn softcaps() {
+    for (i, softcap) in [0.5, 2.0, 50.0, 1e6].into_iter().enumerate() {
+        for sequences in [vec![(0, 70)], vec![(130, 1), (63, 4), (64, 1)], vec![(900, 2)]] {
+            check(&Case { softcap: Some(softcap), ..case((6, 2), 16, &sequences) }, i as u64);
+        }
+    }
+}
+
+#[test]
+fn sinks() {
+    for window in [None, Some(1), Some(70)] {
+        for (i, sequences) in
+            [vec![(0, 70)], vec![(130, 1), (0, 4), (64, 1)], vec![(900, 2)]].into_iter().enumerate()
+        {
+            let case = Case { sinks: true, window, ..case((8, 2), 16, &sequences) };
+            check(&case, i as u64);
+            check(&Case { softcap: Some(1.5), ..case }, i as u64);
+        }
+    }
+}
+
+#[test]
 fn many_sequences_share_a_batch() {
     check(&case((4, 2), 32, &[(0, 1), (200, 1), (63, 2), (5, 70), (64, 64), (127, 1)]), 77);
 }
@@ -73,6 +97,7 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
         case((3, 1), 32, &[(700, 2), (900, 1)]),
         case((14, 2), 64, &[(0, 100)]),
         Case { window: Some(300), ..case((3, 3), 16, &[(900, 40)]) },
+        Case { sinks: true, softcap: Some(3.0), ..case((8, 2), 24, &[(1500, 1), (3, 1)]) },
     ];
     for (i, case) in cases.iter().enumerate() {
         let mut want = None;

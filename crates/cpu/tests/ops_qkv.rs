@@ -79,6 +79,8 @@ fn layer(fused: bool, ty: TensorType) -> Layer {
         v_dim: HEAD_DIM,
         scale: 0.25,
         window: None,
+        softcap: None,
+        sinks: None,
     };
     let out = b.attention("out", attention, q, load, extents, table).unwrap();
     b.output(out);

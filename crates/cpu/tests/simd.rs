@@ -55,6 +55,7 @@ fn floats<S: Simd>(s: S, x: &[[f32; 8]; 3], half: &[u16; 8]) -> Vec<u32> {
         s.load_bf16(half),
         s.splat(x[0][0]),
         simd::exp(s, a),
+        simd::tanh(s, a),
         simd::silu(s, a),
     ];
     let mut out: Vec<u32> = f.iter().flat_map(|&v| bits(&s.to_array(v))).collect();
@@ -191,6 +192,28 @@ fn exp_is_accurate() {
     assert_eq!(simd::exp_f32(f32::NEG_INFINITY), 0.0);
     assert_eq!(simd::exp_f32(f32::INFINITY), f32::INFINITY);
     assert_eq!(simd::exp_f32(0.0), 1.0);
+}
+
+/// Every 61st float, against f64.
+#[test]
+fn tanh_is_accurate() {
+    let isa = Isa::detect();
+    let mut worst = 0.0f64;
+    for bits in (0..f32::INFINITY.to_bits() - 61 * 8).step_by(61 * 8) {
+        let x: [f32; 8] = std::array::from_fn(|i| f32::from_bits(bits + 61 * i as u32));
+        let y = dispatch!(isa, s => s.vectorize(|| s.to_array(simd::tanh(s, s.load(&x)))));
+        for (&x, y) in x.iter().zip(y) {
+            assert_eq!(simd::tanh_f32(-x).to_bits(), (-y).to_bits(), "{x}");
+            if x >= f32::MIN_POSITIVE {
+                worst = worst.max((f64::from(y) / f64::from(x).tanh() - 1.0).abs());
+            }
+        }
+    }
+    assert!(worst < 3e-7, "{worst:e}");
+    for (x, y) in [(0.0, 0.0), (1e-42, 1e-42), (9.1, 1.0), (1e30, 1.0), (f32::INFINITY, 1.0)] {
+        assert_eq!(simd::tanh_f32(x), y, "{x}");
+    }
+    assert!(simd::tanh_f32(f32::NAN).is_nan());
 }
 
 #[test]

@@ -103,7 +103,7 @@ pub fn infer(
             check_kv_source(&s.nodes[s.src[0]], shape)?;
             kv(Shape::new(Dim::Fixed(0), 0))
         }
-        Op::Attention(a) => f32(attention_shape(&s, a)?),
+        Op::Attention(a) => f32(attention_shape(&s, weights, a)?),
         Op::GatherRows => {
             let x = s.expect(0, "x", DType::F32)?;
             let rows = s.expect(1, "rows", DType::I32)?;
@@ -178,7 +178,7 @@ fn check_kv_source(node: &Node, kv: &KvShape) -> Result<(), String> {
     Err(format!("`{}` does not store {kv:?}", node.name))
 }
 
-fn attention_shape(s: &Sources<'_>, a: &Attention) -> Result<Shape, String> {
+fn attention_shape(s: &Sources<'_>, weights: &[WeightSpec], a: &Attention) -> Result<Shape, String> {
     let q = s.expect(0, "q", DType::F32)?;
     if a.n_kv_head == 0 || a.n_head == 0 || !a.n_head.is_multiple_of(a.n_kv_head) {
         return Err(format!("{} query heads over {} KV heads", a.n_head, a.n_kv_head));
@@ -188,6 +188,12 @@ fn attention_shape(s: &Sources<'_>, a: &Attention) -> Result<Shape, String> {
     }
     if a.window == Some(0) || !a.scale.is_finite() {
         return Err(format!("window {:?}, scale {}", a.window, a.scale));
+    }
+    if let Some(cap) = a.softcap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
+        return Err(format!("softcap {cap}"));
+    }
+    if let Some(sinks) = a.sinks {
+        check_vector(weights, sinks, a.n_head, "sinks")?;
     }
     let load = &s.nodes[s.src[1]];
     match &load.op {

@@ -82,6 +82,11 @@ pub struct Attention {
     pub scale: f32,
     /// Sliding window: a query at position p sees keys at positions > p - window.
     pub window: Option<usize>,
+    /// Bound on the scores, applied before masking: `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// Attention sinks `[n_head]` f32: one more score per query head that takes part in the softmax's
+    /// maximum and sum and has no value.
+    pub sinks: Option<WeightId>,
 }
 
 /// Where a KV store or load points.
@@ -269,6 +274,7 @@ impl Op {
             Op::AddBias { bias } => [Some(bias), None, None, None, None, None, None],
             Op::RmsNorm { weight, .. } => [weight, None, None, None, None, None, None],
             Op::Rope(rope) => [rope.factors, None, None, None, None, None, None],
+            Op::Attention(a) => [a.sinks, None, None, None, None, None, None],
             Op::QkvRopeStore(f) => [Some(f.wq), Some(f.wk), Some(f.wv), f.bq, f.bk, f.bv, f.rope.factors],
             Op::Input(_)
             | Op::Add
@@ -277,7 +283,6 @@ impl Op {
             | Op::SwiGlu
             | Op::KvStore(_)
             | Op::KvLoad(_)
-            | Op::Attention(_)
             | Op::GatherRows => [None; 7],
         };
         list.into_iter().flatten()

@@ -187,7 +187,17 @@ fn odd_layer(case: usize) -> Graph {
     let k = b.rope("k_rope", rope(), normed, i.positions).unwrap();
     let peek = (case == 4).then(|| b.silu("peek", q).unwrap());
     let load = b.kv_store_load("", kv_shape(0), k, v, i.rows).unwrap();
-    let a = Attention { layer: 0, n_head: 2, n_kv_head: 1, head_dim: 4, v_dim: 4, scale: 0.5, window: None };
+    let a = Attention {
+        layer: 0,
+        n_head: 2,
+        n_kv_head: 1,
+        head_dim: 4,
+        v_dim: 4,
+        scale: 0.5,
+        window: None,
+        softcap: None,
+        sinks: None,
+    };
     let mut y = b.attention("attn", a, q, load, i.extents, i.table).unwrap();
     if let Some(peek) = peek {
         y = b.add("with_peek", y, peek).unwrap();

@@ -78,6 +78,8 @@ pub fn attention(
         v_dim: spec.v_dim,
         scale: spec.scale,
         window: spec.window,
+        softcap: None,
+        sinks: None,
     };
     let table = inputs.page_tables[spec.kv_group];
     b.attention(&format!("{prefix}attn"), params, q, load, inputs.extents, table)

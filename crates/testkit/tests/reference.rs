@@ -147,7 +147,17 @@ fn build(g: &mut GraphBuilder, spec: &TinySpec, w: &HashMap<String, WeightId>) -
         let (q, k) = (g.rope("q", rope, q, positions)?, g.rope("k", rope, k, positions)?);
         let load = g.kv_store_load("", KvShape { layer, n_kv_head, head_dim: d, v_dim: d }, k, v, rows)?;
         let scale = 1.0 / (d as f32).sqrt();
-        let a = Attention { layer, n_head, n_kv_head, head_dim: d, v_dim: d, scale, window: None };
+        let a = Attention {
+            layer,
+            n_head,
+            n_kv_head,
+            head_dim: d,
+            v_dim: d,
+            scale,
+            window: None,
+            softcap: None,
+            sinks: None,
+        };
         let a = g.attention("attention", a, q, load, extents, table)?;
         let a = project(g, "attn_output", a)?;
         x = g.add("x", x, a)?;

@@ -28,7 +28,7 @@ mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
-pub use math::{exp, exp_f32, fold64, silu, sum_squares};
+pub use math::{exp, exp_f32, fold64, silu, sum_squares, tanh, tanh_f32};
 pub use scalar::Scalar;
 
 use std::fmt;

@@ -1,12 +1,12 @@
 //! Attention cases: a cache with scattered pages and NaN wherever nothing may be read.
 
-use super::contract::{attention, attention_f64, visible};
-use super::{Bench, Random, dims};
+use super::contract::{Scores, attention, attention_f64, visible};
+use super::{Bench, Random, dims, f32_weight};
 use half::f16;
 use minfer_cpu::CpuOptions;
 use minfer_graph::{
     Attention, Backend, BufferSlice, Dim, Graph, GraphBuilder, InputKind, KvPair, KvShape, KvType, PAGE,
-    Shape,
+    Shape, WeightId,
 };
 
 /// What to compute. Sequences are (position of the first query, queries).
@@ -17,15 +17,18 @@ pub struct Case {
     pub head_dim: usize,
     pub v_dim: usize,
     pub window: Option<usize>,
+    pub softcap: Option<f32>,
+    /// Whether there is a sink per head.
+    pub sinks: bool,
     pub ty: KvType,
     pub sequences: Vec<(usize, usize)>,
 }
 
 impl Case {
-    pub fn op(&self) -> Attention {
-        let Case { n_head, n_kv_head, head_dim, v_dim, window, .. } = *self;
+    fn op(&self, sinks: Option<WeightId>) -> Attention {
+        let Case { n_head, n_kv_head, head_dim, v_dim, window, softcap, .. } = *self;
         let scale = 1.0 / (head_dim as f32).sqrt();
-        Attention { layer: 0, n_head, n_kv_head, head_dim, v_dim, scale, window }
+        Attention { layer: 0, n_head, n_kv_head, head_dim, v_dim, scale, window, softcap, sinks }
     }
 
     pub fn kv(&self) -> KvShape {
@@ -56,7 +59,8 @@ impl Case {
         let load = b.kv_store_load("", kv, k, v, rows).unwrap();
         let extents = b.input("extents", InputKind::Extents, 3);
         let table = b.input("table", InputKind::PageTable { group: 0 }, self.table_width());
-        let out = b.attention("attention", self.op(), q, load, extents, table).unwrap();
+        let sinks = self.sinks.then(|| f32_weight(&mut b, "sinks", 1, self.n_head));
+        let out = b.attention("attention", self.op(sinks), q, load, extents, table).unwrap();
         b.output(out);
         b.finish(0)
     }
@@ -67,6 +71,7 @@ pub struct Setup {
     pub case: Case,
     pub bench: Bench,
     q: Vec<f32>,
+    sinks: Vec<f32>,
     /// Per sequence: `[pos][kv_head * dim]`, as the cache type keeps them.
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
@@ -101,7 +106,12 @@ impl Setup {
             row += s.1;
         }
         bench.set_f32(Q, &q);
-        let mut setup = Setup { case: case.clone(), bench, q, k, v, first };
+        // Some above, some below the scores.
+        let sinks: Vec<f32> = random.values(case.n_head).iter().map(|x| x * 6.0).collect();
+        if case.sinks {
+            bench.load("sinks", &sinks);
+        }
+        let mut setup = Setup { case: case.clone(), bench, q, sinks, k, v, first };
         setup.place(&mut random);
         setup
     }
@@ -151,18 +161,19 @@ impl Setup {
 
     /// The contract's value.
     pub fn reference(&self) -> Vec<f32> {
-        self.each_head(|q, range, k, v| attention(q, self.case.v_dim, self.case.op().scale, range, k, v))
+        self.each_head(|q, rule, range, k, v| attention(q, self.case.v_dim, rule, range, k, v))
     }
 
     /// The value in f64.
     pub fn reference_f64(&self) -> Vec<f64> {
-        self.each_head(|q, range, k, v| attention_f64(q, self.case.v_dim, self.case.op().scale, range, k, v))
+        self.each_head(|q, rule, range, k, v| attention_f64(q, self.case.v_dim, rule, range, k, v))
     }
 
     fn each_head<T: Clone + Default>(
         &self,
         f: impl Fn(
             &[f32],
+            Scores,
             std::ops::Range<usize>,
             &dyn Fn(usize, usize) -> f32,
             &dyn Fn(usize, usize) -> f32,
@@ -178,7 +189,9 @@ impl Setup {
                     let v = |p: usize, d: usize| self.v[i][(p * c.n_kv_head + kv_head) * c.v_dim + d];
                     let head = (self.first[i] + t) * c.n_head + h;
                     let q = &self.q[head * c.head_dim..][..c.head_dim];
-                    let result = f(q, visible(start + t, c.window), &k, &v);
+                    let sink = c.sinks.then(|| self.sinks[h]);
+                    let rule = Scores { scale: c.op(None).scale, softcap: c.softcap, sink };
+                    let result = f(q, rule, visible(start + t, c.window), &k, &v);
                     out[head * c.v_dim..][..c.v_dim].clone_from_slice(&result);
                 }
             }

@@ -1,7 +1,7 @@
-//! docs/numerics.md as plain scalar loops, independent of the kernels. Only `exp` is the crate's own
-//! scalar function, because the contract names no bits for it.
+//! docs/numerics.md as plain scalar loops, independent of the kernels. Only `exp` and
+//! `tanh` are the crate's own scalar functions, because the contract names no bits for them.
 
-use minfer_cpu::simd::exp_f32 as exp;
+use minfer_cpu::simd::{exp_f32 as exp, tanh_f32 as tanh};
 use minfer_graph::PAGE;
 
 fn fold_lanes(mut lanes: [f32; 64]) -> f32 {
@@ -41,11 +41,19 @@ pub fn visible(position: usize, window: Option<usize>) -> std::ops::Range<usize>
     first..position + 1
 }
 
+/// How scores come from products.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores {
+    pub scale: f32,
+    pub softcap: Option<f32>,
+    pub sink: Option<f32>,
+}
+
 /// One query head's attention. `k(p, d)` and `v(p, i)` read the cache at a position.
 pub fn attention(
     q: &[f32],
     v_dim: usize,
-    scale: f32,
+    rule: Scores,
     visible: std::ops::Range<usize>,
     k: impl Fn(usize, usize) -> f32,
     v: impl Fn(usize, usize) -> f32,
@@ -59,7 +67,8 @@ pub fn attention(
             for (d, q) in q.iter().enumerate() {
                 dot = q.mul_add(k(p, d), dot);
             }
-            scores[p % PAGE] = scale * dot;
+            let score = rule.scale * dot;
+            scores[p % PAGE] = rule.softcap.map_or(score, |cap| cap * tanh(score / cap));
         }
         let m_p = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let mut e = [0f32; PAGE];
@@ -83,7 +92,13 @@ pub fn attention(
             }
         });
     }
-    let (_, l, a) = merged.unwrap();
+    let (m, mut l, mut a) = merged.unwrap();
+    if let Some(sink) = rule.sink {
+        let top = m.max(sink);
+        let c = exp(m - top);
+        l = l.mul_add(c, exp(sink - top));
+        a.iter_mut().for_each(|a| *a *= c);
+    }
     a.iter().map(|a| a / l).collect()
 }
 
@@ -91,18 +106,21 @@ pub fn attention(
 pub fn attention_f64(
     q: &[f32],
     v_dim: usize,
-    scale: f32,
+    rule: Scores,
     visible: std::ops::Range<usize>,
     k: impl Fn(usize, usize) -> f32,
     v: impl Fn(usize, usize) -> f32,
 ) -> Vec<f64> {
     let dot = |p: usize| -> f64 {
-        q.iter().enumerate().map(|(d, &q)| f64::from(q) * f64::from(k(p, d))).sum::<f64>() * f64::from(scale)
+        let dot: f64 = q.iter().enumerate().map(|(d, &q)| f64::from(q) * f64::from(k(p, d))).sum();
+        let score = dot * f64::from(rule.scale);
+        rule.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
     };
+    let sink = rule.sink.map(f64::from);
     let scores: Vec<f64> = visible.clone().map(dot).collect();
-    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let top = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
-    let total: f64 = weights.iter().sum();
+    let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - top).exp());
     let value = |i: usize| -> f64 {
         visible.clone().zip(&weights).map(|(p, w)| w * f64::from(v(p, i))).sum::<f64>() / total
     };

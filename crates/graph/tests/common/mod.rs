@@ -205,8 +205,17 @@ pub fn attention_block(
     let q = b.rope(&format!("{p}q_rope"), rope(), q, i.positions)?;
     let k = b.rope(&format!("{p}k_rope"), rope(), k, i.positions)?;
     let load = b.kv_store_load(&p, kv_shape(layer), k, v, i.rows)?;
-    let attention =
-        Attention { layer, n_head: 2, n_kv_head: 1, head_dim: 4, v_dim: 4, scale: 0.5, window: None };
+    let attention = Attention {
+        layer,
+        n_head: 2,
+        n_kv_head: 1,
+        head_dim: 4,
+        v_dim: 4,
+        scale: 0.5,
+        window: None,
+        softcap: None,
+        sinks: None,
+    };
     b.attention(&format!("{p}attn"), attention, q, load, i.extents, i.table)
 }
 

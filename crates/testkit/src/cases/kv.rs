@@ -56,18 +56,29 @@ pub(super) fn cases() -> Vec<OpCase> {
     for (i, heads) in HEADS.into_iter().enumerate() {
         for (j, batch) in BATCHES.into_iter().enumerate() {
             let ty = if (i + j) % 2 == 0 { KvType::F16 } else { KvType::F32 };
-            list.push(attention(heads, ty, None, batch, 1.0));
+            list.push(attention(Variant { heads, ty, ..PLAIN }, batch));
         }
     }
     for window in [1, 2, 24, 63, 64, 65, 100, 1000] {
         for ty in [KvType::F16, KvType::F32] {
             for batch in [&[(0, 70)][..], &[(200, 3)], &[(130, 1), (0, 30), (190, 9)]] {
-                list.push(attention(HEADS[0], ty, Some(window), batch, 1.0));
+                list.push(attention(Variant { ty, window: Some(window), ..PLAIN }, batch));
             }
         }
     }
     // Scores that differ by hundreds: all but one weight vanish.
-    list.push(attention(HEADS[2], KvType::F32, None, &[(100, 4)], 12.0));
+    list.push(attention(Variant { heads: HEADS[2], gain: 12.0, ..PLAIN }, &[(100, 4)]));
+    for (i, softcap) in [None, Some(0.5), Some(5.0), Some(50.0)].into_iter().enumerate() {
+        for (j, window) in [None, Some(1), Some(65)].into_iter().enumerate() {
+            let ty = if (i + j) % 2 == 0 { KvType::F16 } else { KvType::F32 };
+            for sinks in [false, true] {
+                for batch in [&[(0, 70)][..], &[(200, 3)], &[(130, 1), (0, 30), (190, 9)]] {
+                    let heads = HEADS[2 + j];
+                    list.push(attention(Variant { heads, ty, window, softcap, sinks, gain: 3.0 }, batch));
+                }
+            }
+        }
+    }
     for ty in [KvType::F16, KvType::F32] {
         for weights in [TensorType::F32, TensorType::Q8_0] {
             for biased in [false, true] {
@@ -77,6 +88,21 @@ pub(super) fn cases() -> Vec<OpCase> {
     }
     list
 }
+
+/// What an attention case varies.
+#[derive(Clone, Copy)]
+struct Variant {
+    heads: Heads,
+    ty: KvType,
+    window: Option<usize>,
+    softcap: Option<f32>,
+    sinks: bool,
+    /// Size of q and k.
+    gain: f64,
+}
+
+const PLAIN: Variant =
+    Variant { heads: HEADS[0], ty: KvType::F32, window: None, softcap: None, sinks: false, gain: 1.0 };
 
 /// Where a batch lies in the cache, and the inputs that say so.
 struct Layout {
@@ -156,14 +182,8 @@ fn kv_shape(h: Heads) -> KvShape {
 }
 
 /// Store, load and attention nodes.
-fn attend(
-    c: &mut CaseBuilder,
-    h: Heads,
-    window: Option<usize>,
-    layout: &Layout,
-    q: NodeId,
-    stored: NodeId,
-) -> NodeId {
+fn attend(c: &mut CaseBuilder, variant: Variant, layout: &Layout, q: NodeId, stored: NodeId) -> NodeId {
+    let Variant { heads: h, window, softcap, sinks, .. } = variant;
     let load = c.push("load", Op::KvLoad(kv_shape(h)), &[stored]);
     let extents = c.ints("extents", InputKind::Extents, 1, &layout.extents);
     let table = c.ints("table", InputKind::PageTable { group: 0 }, layout.max_pages, &layout.table);
@@ -175,17 +195,20 @@ fn attend(
         v_dim: h.v_dim,
         scale: 1.0 / (h.head_dim as f32).sqrt(),
         window,
+        softcap,
+        sinks: sinks.then(|| c.vector("sinks", h.n_head, 1.0)),
     };
     c.push("y", Op::Attention(attention), &[q, load, extents, table])
 }
 
-fn attention(h: Heads, ty: KvType, window: Option<usize>, batch: &[Seq], gain: f64) -> OpCase {
-    let window_name = window.map_or("full".into(), |w| format!("window {w}"));
+fn attention(variant: Variant, batch: &[Seq]) -> OpCase {
+    let Variant { heads: h, ty, window, softcap, sinks, gain } = variant;
     let Heads { n_head, n_kv_head, head_dim, v_dim } = h;
-    let name = format!(
-        "Attention {n_head}/{n_kv_head}x{head_dim}:{v_dim} {} {window_name} {batch:?} gain {gain}",
-        ty.name()
-    );
+    let mut name = format!("Attention {n_head}/{n_kv_head}x{head_dim}:{v_dim} {}", ty.name());
+    name += &window.map_or(" full".into(), |w| format!(" window {w}"));
+    name += &softcap.map_or(String::new(), |cap| format!(" cap {cap}"));
+    name += if sinks { " sinks" } else { "" };
+    name += &format!(" {batch:?} gain {gain}");
     let mut c = new_case(name, batch);
     let layout = layout(&mut c, batch, window);
     fill(&mut c, kv_shape(h), ty, &layout);
@@ -194,7 +217,7 @@ fn attention(h: Heads, ty: KvType, window: Option<usize>, batch: &[Seq], gain: f
     let q = c.rows_scaled("q", n_head * head_dim, gain);
     let rows = c.ints("kv_rows", InputKind::KvRows { group: 0 }, 1, &layout.kv_rows);
     let store = c.push("store", Op::KvStore(kv_shape(h)), &[k, v, rows]);
-    let y = attend(&mut c, h, window, &layout, q, store);
+    let y = attend(&mut c, variant, &layout, q, store);
     c.finish(&[y], CLOSE)
 }
 
@@ -229,7 +252,7 @@ fn fused(ty: KvType, weights: TensorType, biased: bool) -> OpCase {
         act: ActPrecision::Int8,
     };
     let q = c.push("q", Op::QkvRopeStore(op), &[x, positions, rows]);
-    let y = attend(&mut c, h, None, &layout, q, q);
+    let y = attend(&mut c, PLAIN, &layout, q, q);
     // A value next to a rounding border of f16 may land on either side.
     let limit = if weights.is_quantized() { 4e-4 } else { 1e-7 };
     c.kv_tolerance(Tolerance::Nmse(limit));
@@ -258,7 +281,7 @@ pub(super) fn error_cases() -> Vec<OpCase> {
         let q = c.rows("q", h.n_head * h.head_dim);
         let rows = c.ints("kv_rows", InputKind::KvRows { group: 0 }, 1, &layout.kv_rows);
         let store = c.push("store", Op::KvStore(kv_shape(h)), &[k, v, rows]);
-        let y = attend(&mut c, h, None, &layout, q, store);
+        let y = attend(&mut c, PLAIN, &layout, q, store);
         list.push(c.finish(&[y], CLOSE));
     }
     list

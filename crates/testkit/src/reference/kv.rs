@@ -120,6 +120,8 @@ pub struct Cache<'a> {
     pub table: &'a [i32],
     /// Columns of the table.
     pub max_pages: usize,
+    /// `[n_head]` scores without a value.
+    pub sinks: Option<&'a [f32]>,
 }
 
 /// Causal attention of each row of `q`: softmax of the scaled scores over the visible positions, in f64.
@@ -143,20 +145,21 @@ pub fn attention(
         }
         for (h, q) in q.chunks_exact(a.head_dim).enumerate() {
             let head = h / (a.n_head / a.n_kv_head);
-            out.extend(attend(memory, a, &kv, cache.pair, head, q, &rows)?);
+            let sink = cache.sinks.map(|s| f64::from(s[h]));
+            out.extend(attend(memory, a, &kv, cache.pair, head, (q, sink), &rows)?);
         }
     }
     Ok(out)
 }
 
-/// One query head over the visible `(page, slot)` rows of one KV head.
+/// One query head and its sink over the visible `(page, slot)` rows of one KV head.
 fn attend(
     memory: &Memory,
     a: &Attention,
     kv: &KvShape,
     pair: &KvPair,
     head: usize,
-    q: &[f32],
+    (q, sink): (&[f32], Option<f64>),
     rows: &[(usize, usize)],
 ) -> Result<Vec<f32>, BackendError> {
     let (k, v) = (memory.bytes(pair.k)?, memory.bytes(pair.v)?);
@@ -164,12 +167,13 @@ fn attend(
         let product = |(d, &q): (usize, &f32)| {
             f64::from(q) * f64::from(get(k, pair.ty, k_index(kv, page, head, d, slot)))
         };
-        f64::from(a.scale) * q.iter().enumerate().map(product).sum::<f64>()
+        let score = f64::from(a.scale) * q.iter().enumerate().map(product).sum::<f64>();
+        a.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
     };
     let scores: Vec<f64> = rows.iter().map(score).collect();
-    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-    let total: f64 = weights.iter().sum();
+    let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - max).exp());
     let value = |d: usize| {
         let term = |(&(page, slot), w): (&(usize, usize), &f64)| {
             w * f64::from(get(v, pair.ty, v_index(kv, page, head, d, slot)))

@@ -195,7 +195,9 @@ impl ReferenceBackend {
             Op::Attention(a) => {
                 let (pair, extents, table) = (regions(call)?, i32(2)?, i32(3)?);
                 let max_pages = graph.nodes[call.node.src[3]].shape.cols;
-                let cache = Cache { pair: &pair, extents: &extents, table: &table, max_pages };
+                let sinks = self.vector(graph, a.sinks)?;
+                let sinks = sinks.as_deref();
+                let cache = Cache { pair: &pair, extents: &extents, table: &table, max_pages, sinks };
                 kv::attention(&self.memory, a, &f32(0)?, &cache)?
             }
             Op::GatherRows => ops::gather(&f32(0)?, cols, &i32(1)?)?,

@@ -57,6 +57,10 @@ pub struct Shape<'a, E> {
     pub scale: f32,
     /// Sliding window.
     pub window: Option<usize>,
+    /// Bound on the scores.
+    pub softcap: Option<f32>,
+    /// One more score per query head.
+    pub sinks: Option<&'a [f32]>,
     q: &'a [f32],
     k: &'a [E],
     v: &'a [E],
@@ -64,16 +68,21 @@ pub struct Shape<'a, E> {
 
 impl<'a, E: KvElement> Shape<'a, E> {
     /// Sizes of an op with its queries and KV regions.
-    pub fn new(a: &Attention, q: &'a [f32], k: &'a [E], v: &'a [E]) -> Self {
-        let Attention { n_head, n_kv_head, head_dim, v_dim, scale, window, layer: _ } = *a;
+    pub fn new(a: &Attention, sinks: Option<&'a [f32]>, q: &'a [f32], k: &'a [E], v: &'a [E]) -> Self {
+        let Attention { n_head, n_kv_head, head_dim, v_dim, scale, window, softcap, sinks: _, layer: _ } = *a;
         let v_padded = v_dim.next_multiple_of(16);
         let group = n_head / n_kv_head;
-        Shape { n_head, n_kv_head, group, head_dim, v_dim, v_padded, scale, window, q, k, v }
+        Shape { n_head, n_kv_head, group, head_dim, v_dim, v_padded, scale, window, softcap, sinks, q, k, v }
     }
 
     /// Query head of a row of an item.
     fn query(&self, item: &Item<'_>, row: usize) -> &'a [f32] {
         &self.q[item.head_index(self, row) * self.head_dim..][..self.head_dim]
+    }
+
+    /// Sink of a row of an item.
+    pub fn sink(&self, item: &Item<'_>, row: usize) -> Option<f32> {
+        self.sinks.map(|sinks| sinks[item.head_index(self, row) % self.n_head])
     }
 
     /// K `[dim][pos]` and V `[pos][dim]` of one head of a physical page.
@@ -245,7 +254,7 @@ pub fn compute<S: Simd, E: KvElement>(
                 _ => &[],
             });
             let visible: [Range<usize>; GROUP] = from_fn(|i| item.visible(shape, page, group.start + i));
-            space.compute(s, &q[..group.len()], &visible[..group.len()], shape.scale);
+            space.compute(s, &q[..group.len()], &visible[..group.len()], shape.scale, shape.softcap);
             for (i, row) in group.clone().enumerate() {
                 let first = !merge || page == item.first_page(shape, row);
                 let slot = if merge { row } else { (page - pages.start) * rows + row };
@@ -285,12 +294,27 @@ fn put<S: Simd>(
         a.copy_from_slice(a_p);
         return;
     }
-    let top = state.m[slot].max(m_p);
-    let scales = [state.m[slot] - top, m_p - top, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-    let [c, c_p, ..] = s.to_array(exp(s, s.load(&scales)));
+    let (top, c, c_p) = merge_scales(s, state.m[slot], m_p);
     state.m[slot] = top;
     state.l[slot] = state.l[slot].mul_add(c, l_p * c_p);
     zip(s, a, None, Some(a_p), &Merge { c, c_p });
+}
+
+/// The larger of two maxima, and the factors that bring both sides to it.
+#[inline(always)]
+fn merge_scales<S: Simd>(s: S, m: f32, m_p: f32) -> (f32, f32, f32) {
+    let top = m.max(m_p);
+    let scales = [m - top, m_p - top, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+    let [c, c_p, ..] = s.to_array(exp(s, s.load(&scales)));
+    (top, c, c_p)
+}
+
+/// Factor on a row's values, and its sum, once its sink is merged: like a last page whose only
+/// position has that score and the value 0.
+#[inline(always)]
+pub fn merge_sink<S: Simd>(s: S, (m, l): (f32, f32), sink: f32) -> (f32, f32) {
+    let (_, c, c_sink) = merge_scales(s, m, sink);
+    (c, l.mul_add(c, c_sink))
 }
 
 /// Merges the slots (page, row) of an item into its first slots, one per row.

@@ -10,6 +10,7 @@ mod page;
 use super::kv::{KvElement, kv_regions};
 use super::parallel::SharedMut;
 use super::vector::{Pairwise, zip};
+use super::weights::check_vector;
 use super::{Ctx, Kernel};
 use crate::buffers::{typed, typed_mut};
 use crate::dispatch;
@@ -45,12 +46,14 @@ impl AttentionScratch {
 }
 
 impl Kernel for Attention {
-    fn check(&self, _graph: &Graph) -> Result<(), Unsupported> {
-        super::kv::check_shape(&kv_shape(self))
+    fn check(&self, graph: &Graph) -> Result<(), Unsupported> {
+        super::kv::check_shape(&kv_shape(self))?;
+        self.sinks.map_or(Ok(()), |sinks| check_vector(graph.weight(sinks)))
     }
 
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
         let kv = kv_regions(&ctx, &kv_shape(self))?;
+        let sinks = self.sinks.map(|sinks| ctx.weights.vector(ctx.call.graph, sinks)).transpose()?;
         let reads = [ctx.input(0)?, ctx.input(2)?, ctx.input(3)?, kv.k, kv.v];
         let ([q, extents, table, k, v], [out]) = ctx.buffers.access(reads, [ctx.output()?])?;
         let (q, out) = (typed(q)?, typed_mut(out)?);
@@ -58,8 +61,12 @@ impl Kernel for Attention {
         let sequences = sequences(self, rows, typed(extents)?, typed(table)?, kv.n_pages)?;
         let engine = Engine { isa: ctx.isa, pool: ctx.pool, scratch: &mut ctx.scratch.attention };
         match kv.ty {
-            KvType::F16 => engine.run(Shape::new(self, q, typed::<u16>(k)?, typed(v)?), &sequences, out),
-            KvType::F32 => engine.run(Shape::new(self, q, typed::<f32>(k)?, typed(v)?), &sequences, out),
+            KvType::F16 => {
+                engine.run(Shape::new(self, sinks, q, typed::<u16>(k)?, typed(v)?), &sequences, out)
+            }
+            KvType::F32 => {
+                engine.run(Shape::new(self, sinks, q, typed::<f32>(k)?, typed(v)?), &sequences, out)
+            }
         }
         Ok(())
     }
@@ -234,7 +241,20 @@ impl Pairwise for DividedBy {
     }
 }
 
-/// Divides by the sums and writes the rows of an item, whose first slots are its final state.
+/// `a * c / sum`.
+struct ScaledDividedBy {
+    c: f32,
+    sum: f32,
+}
+
+impl Pairwise for ScaledDividedBy {
+    #[inline(always)]
+    fn apply<S: Simd>(&self, s: S, a: S::F, _: S::F) -> S::F {
+        s.div(s.mul(a, s.splat(self.c)), s.splat(self.sum))
+    }
+}
+
+/// Merges the sinks, divides by the sums and writes the rows of an item, whose first slots are its final state.
 fn write_item<S: Simd, E: KvElement>(
     s: S,
     shape: &Shape<'_, E>,
@@ -247,8 +267,14 @@ fn write_item<S: Simd, E: KvElement>(
         // SAFETY: an item is the only one with its rows of the batch and its KV head, and `row`
         // names each query head of them once; sequences don't share rows (`sequences`).
         let out = unsafe { out.range(start..start + shape.v_dim) };
-        let sum = DividedBy(state.l[row]);
         let a = &state.a[row * shape.v_padded..][..shape.v_dim];
-        s.vectorize(|| zip(s, out, Some(a), Some(a), &sum));
+        let Some(sink) = shape.sink(item, row) else {
+            s.vectorize(|| zip(s, out, Some(a), Some(a), &DividedBy(state.l[row])));
+            continue;
+        };
+        s.vectorize(|| {
+            let (c, sum) = item::merge_sink(s, (state.m[row], state.l[row]), sink);
+            zip(s, out, Some(a), Some(a), &ScaledDividedBy { c, sum });
+        });
     }
 }

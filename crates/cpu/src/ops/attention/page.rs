@@ -1,7 +1,7 @@
 //! The arithmetic on one page: scores, softmax and weighted values of up to four rows.
 
 use crate::ops::kv::KvElement;
-use crate::simd::{Simd, exp, fold64};
+use crate::simd::{Simd, exp, fold64, tanh};
 use minfer_graph::PAGE;
 use std::array::from_fn;
 use std::ops::Range;
@@ -61,7 +61,14 @@ impl PageSpace {
     /// Computes the partial results of 1 to [`GROUP`] rows, each of which sees some of the page.
     ///
     /// Each loop enters the instruction set on its own: one large closure would not be inlined into it.
-    pub fn compute<S: Simd>(&mut self, s: S, q: &[&[f32]], visible: &[Range<usize>], scale: f32) {
+    pub fn compute<S: Simd>(
+        &mut self,
+        s: S,
+        q: &[&[f32]],
+        visible: &[Range<usize>],
+        scale: f32,
+        softcap: Option<f32>,
+    ) {
         let PageSpace { k, e, m, l, .. } = self;
         match *q {
             [a, b, c, d] => s.vectorize(|| scores::<S, 4, 2>(s, [a, b, c, d], k, scale, e)),
@@ -69,6 +76,9 @@ impl PageSpace {
             [a, b] => s.vectorize(|| scores::<S, 2, 4>(s, [a, b], k, scale, e)),
             [a] => s.vectorize(|| scores::<S, 1, 8>(s, [a], k, scale, e)),
             _ => return,
+        }
+        if let Some(cap) = softcap {
+            s.vectorize(|| bound(s, &mut e[..q.len() * PAGE], cap));
         }
         for (row, (e, visible)) in e.chunks_exact_mut(PAGE).zip(visible).enumerate() {
             (m[row], l[row]) = s.vectorize(|| softmax(s, e, visible.clone()));
@@ -148,6 +158,16 @@ fn scores<S: Simd, const R: usize, const N: usize>(
                 s.store(s.mul(scale, *acc), out);
             }
         }
+    }
+}
+
+/// `cap * tanh(score / cap)`.
+#[inline(always)]
+fn bound<S: Simd>(s: S, scores: &mut [f32], cap: f32) {
+    let cap = s.splat(cap);
+    for x in scores.chunks_exact_mut(8) {
+        let y = s.mul(cap, tanh(s, s.div(s.load(x), cap)));
+        s.store(y, x);
     }
 }
 
