@@ -83,7 +83,7 @@ pub fn generate(
         prompt_tokens: prompt.len(),
         prompt_time: Duration::ZERO,
     };
-    let mut detokenizer = tokenizer.detokenizer(false);
+    let mut detokenizer = tokenizer.detokenizer_after(prompt, false);
     let mut next: Vec<u32> = prompt.to_vec();
     loop {
         let sampled = match run.step(&next, sampler)? {

@@ -1,24 +1,24 @@
-//! The merging of byte-pair encoding.
+//! Byte-level byte-pair encoding (`tokenizer.ggml.model` = `gpt2`).
 //!
-//! A piece of text begins as one symbol per byte. The adjacent pair whose merge stands first in the file's list is
-//! replaced by one symbol, leftmost first among equals, until no pair has a merge. With a heap of candidate pairs over
-//! a linked list this takes O(n log n) for a piece of n bytes, however long the piece is.
+//! A piece of text begins as one symbol per byte, and [`crate::chain`] merges them; the rank of a pair is its place in the
+//! file's list of merges.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::alphabet::{self, BYTE_TO_CHAR};
+use crate::chain::Chain;
 use crate::error::TokenizerError;
-
-/// No neighbour.
-const NONE: usize = usize::MAX;
+use crate::model::Model;
+use crate::split::PreSettings;
+use crate::vocab::{self, TokenKind};
 
 /// Merges and the symbols they work on. Symbols below the vocabulary's size are its tokens; merges may name others.
 #[derive(Debug)]
 pub(crate) struct Bpe {
+    /// How text is cut into pieces, and whether a piece that is a token needs no merges.
+    settings: PreSettings,
     /// Symbol of each text, in the alphabet of [`crate::alphabet`].
     symbols: FxHashMap<Arc<str>, u32>,
     /// Text of each symbol.
@@ -31,30 +31,10 @@ pub(crate) struct Bpe {
     tokens: Vec<Option<u32>>,
 }
 
-/// A pair that may merge. Ordered by rank, then by place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
-    rank: u32,
-    left: usize,
-    left_symbol: u32,
-    right_symbol: u32,
-    result: u32,
-}
-
-/// One place of the linked list.
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    /// `None` once it was merged into its left neighbour.
-    symbol: Option<u32>,
-    prev: usize,
-    next: usize,
-}
-
 /// Buffers that are reused from piece to piece.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    nodes: Vec<Node>,
-    heap: BinaryHeap<Reverse<Candidate>>,
+struct Scratch {
+    chain: Chain,
     text: String,
 }
 
@@ -62,30 +42,19 @@ impl Bpe {
     /// Builds the tables from the vocabulary's texts (index = token id), from whether text may become each token, and
     /// from merges `"left right"` in order of rank.
     pub(crate) fn new(
+        settings: PreSettings,
         texts: &[Arc<str>],
         from_text: impl Fn(usize) -> bool,
         merges: &[String],
     ) -> Result<Self, TokenizerError> {
         let mut bpe = Bpe {
-            symbols: FxHashMap::default(),
+            settings,
+            symbols: vocab::by_text(texts)?,
             texts: texts.to_vec(),
             merges: FxHashMap::default(),
             byte_symbols: Vec::new(),
-            tokens: Vec::new(),
+            tokens: (0u32..).zip(texts).map(|(id, _)| from_text(id as usize).then_some(id)).collect(),
         };
-        bpe.symbols.reserve(texts.len());
-        for (id, text) in texts.iter().enumerate() {
-            let symbol = symbol_number(id)?;
-            bpe.tokens.push(from_text(id).then_some(symbol));
-            if !text.is_empty()
-                && let Some(first) = bpe.symbols.insert(Arc::clone(text), symbol)
-            {
-                return Err(TokenizerError::Invalid {
-                    key: "tokenizer.ggml.tokens",
-                    problem: format!("ids {first} and {id} are the same token {text:?}"),
-                });
-            }
-        }
         for c in BYTE_TO_CHAR {
             let symbol = bpe.intern(c.encode_utf8(&mut [0; 4]))?;
             bpe.byte_symbols.push(symbol);
@@ -102,7 +71,7 @@ impl Bpe {
         if let Some(symbol) = self.symbols.get(text) {
             return Ok(*symbol);
         }
-        let symbol = symbol_number(self.texts.len())?;
+        let symbol = vocab::id_of(self.texts.len())?;
         let text: Arc<str> = text.into();
         self.texts.push(Arc::clone(&text));
         self.tokens.push(None);
@@ -124,25 +93,13 @@ impl Bpe {
     }
 
     /// The token whose text is `text` in the byte alphabet, if text may become it.
-    pub(crate) fn token(&self, text: &str) -> Option<u32> {
+    fn token(&self, text: &str) -> Option<u32> {
         self.tokens.get(*self.symbols.get(text)? as usize).copied().flatten()
     }
 
-    /// The bytes that have no token of their own, ascending.
-    pub(crate) fn missing_bytes(&self) -> Vec<u8> {
-        let token = |byte: u8| self.tokens[self.byte_symbols[usize::from(byte)] as usize];
-        (0..=u8::MAX).filter(|byte| token(*byte).is_none()).collect()
-    }
-
-    /// Appends the tokens of one piece. With `whole_first`, a piece that is a token needs no merges.
-    pub(crate) fn encode_piece(
-        &self,
-        piece: &str,
-        whole_first: bool,
-        scratch: &mut Scratch,
-        out: &mut Vec<u32>,
-    ) {
-        if whole_first {
+    /// Appends the tokens of one piece.
+    fn encode_piece(&self, piece: &str, scratch: &mut Scratch, out: &mut Vec<u32>) {
+        if self.settings.ignore_merges {
             scratch.text.clear();
             scratch.text.extend(piece.bytes().map(|byte| BYTE_TO_CHAR[usize::from(byte)]));
             if let Some(id) = self.token(&scratch.text) {
@@ -150,60 +107,11 @@ impl Bpe {
                 return;
             }
         }
-        self.start(piece.as_bytes(), scratch);
-        while let Some(Reverse(candidate)) = scratch.heap.pop() {
-            self.merge(candidate, scratch);
+        let bytes = piece.bytes().map(|byte| (self.byte_symbols[usize::from(byte)], 1));
+        scratch.chain.merge(bytes, |left, right| self.merges.get(&(left.symbol, right.symbol)).copied());
+        for node in scratch.chain.symbols() {
+            self.emit(node.symbol, out);
         }
-        for symbol in scratch.nodes.iter().filter_map(|node| node.symbol) {
-            self.emit(symbol, out);
-        }
-    }
-
-    /// One node per byte, and every adjacent pair that merges.
-    fn start(&self, bytes: &[u8], scratch: &mut Scratch) {
-        scratch.nodes.clear();
-        scratch.heap.clear();
-        let last = bytes.len().saturating_sub(1);
-        scratch.nodes.extend(bytes.iter().enumerate().map(|(at, byte)| Node {
-            symbol: Some(self.byte_symbols[usize::from(*byte)]),
-            prev: if at == 0 { NONE } else { at - 1 },
-            next: if at == last { NONE } else { at + 1 },
-        }));
-        for at in 0..last {
-            self.propose(at, scratch);
-        }
-    }
-
-    /// Puts the pair that begins at `left` on the heap if it merges.
-    fn propose(&self, left: usize, scratch: &mut Scratch) {
-        let Some(node) = scratch.nodes.get(left) else { return };
-        let Some(right) = scratch.nodes.get(node.next) else { return };
-        let (Some(left_symbol), Some(right_symbol)) = (node.symbol, right.symbol) else { return };
-        if let Some(&(rank, result)) = self.merges.get(&(left_symbol, right_symbol)) {
-            scratch.heap.push(Reverse(Candidate { rank, left, left_symbol, right_symbol, result }));
-        }
-    }
-
-    /// Merges a candidate unless one of its sides has changed since.
-    fn merge(&self, candidate: Candidate, scratch: &mut Scratch) {
-        let Candidate { left, left_symbol, right_symbol, result, .. } = candidate;
-        let nodes = &mut scratch.nodes;
-        let right = nodes[left].next;
-        let stale = nodes[left].symbol != Some(left_symbol)
-            || nodes.get(right).is_none_or(|node| node.symbol != Some(right_symbol));
-        if stale {
-            return;
-        }
-        let after = nodes[right].next;
-        nodes[left].symbol = Some(result);
-        nodes[left].next = after;
-        nodes[right].symbol = None;
-        if let Some(node) = nodes.get_mut(after) {
-            node.prev = left;
-        }
-        let before = nodes[left].prev;
-        self.propose(before, scratch);
-        self.propose(left, scratch);
     }
 
     /// Appends a symbol's token; a symbol without one falls apart into its bytes' tokens, and a byte without one is dropped.
@@ -220,12 +128,24 @@ impl Bpe {
     }
 }
 
-/// `index` as a symbol.
-fn symbol_number(index: usize) -> Result<u32, TokenizerError> {
-    u32::try_from(index).map_err(|_| TokenizerError::Invalid {
-        key: "tokenizer.ggml.tokens",
-        problem: "too many tokens".to_owned(),
-    })
+impl Model for Bpe {
+    fn encode(&self, text: &str, _begins: bool, ids: &mut Vec<u32>) {
+        let mut scratch = Scratch::default();
+        self.settings.split.split(text, &mut |piece| self.encode_piece(piece, &mut scratch, ids));
+    }
+
+    fn decode(&self, spelling: &str, _kind: TokenKind, out: &mut Vec<u8>) {
+        alphabet::decode_into(spelling, out);
+    }
+
+    fn missing_bytes(&self) -> Vec<u8> {
+        let token = |byte: u8| self.tokens[self.byte_symbols[usize::from(byte)] as usize];
+        (0..=u8::MAX).filter(|byte| token(*byte).is_none()).collect()
+    }
+
+    fn adds_space(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]
@@ -235,9 +155,10 @@ mod tests {
     fn encode(tokens: &[&str], merges: &[&str], piece: &str, whole_first: bool) -> Vec<String> {
         let texts: Vec<Arc<str>> = tokens.iter().map(|text| (*text).into()).collect();
         let merges: Vec<String> = merges.iter().map(|merge| (*merge).to_owned()).collect();
-        let bpe = Bpe::new(&texts, |id| !tokens[id].starts_with('<'), &merges).unwrap();
+        let settings = PreSettings { ignore_merges: whole_first, ..PreSettings::by_name("gpt-2").unwrap() };
+        let bpe = Bpe::new(settings, &texts, |id| !tokens[id].starts_with('<'), &merges).unwrap();
         let mut ids = Vec::new();
-        bpe.encode_piece(piece, whole_first, &mut Scratch::default(), &mut ids);
+        bpe.encode_piece(piece, &mut Scratch::default(), &mut ids);
         ids.iter().map(|id| tokens[*id as usize].to_owned()).collect()
     }
 
@@ -293,9 +214,10 @@ mod tests {
     #[test]
     fn bad_vocabularies_are_errors() {
         let text = |t: &str| -> Arc<str> { t.into() };
-        assert!(Bpe::new(&[text("a"), text("a")], |_| true, &[]).is_err());
+        let settings = PreSettings::by_name("gpt-2").unwrap();
+        assert!(Bpe::new(settings, &[text("a"), text("a")], |_| true, &[]).is_err());
         for merge in ["ab", "a ", " a", ""] {
-            assert!(Bpe::new(&[text("a")], |_| true, &[merge.to_owned()]).is_err(), "{merge:?}");
+            assert!(Bpe::new(settings, &[text("a")], |_| true, &[merge.to_owned()]).is_err(), "{merge:?}");
         }
     }
 }

@@ -6,11 +6,14 @@ use crate::tokenizer::Tokenizer;
 ///
 /// A character may be spread over several tokens; its bytes are held back until it is complete. Bytes that can't be
 /// part of any character become U+FFFD. What [`push`](Self::push) and [`finish`](Self::finish) return is, put together,
-/// what [`Tokenizer::decode`] returns for all the tokens at once.
+/// what [`Tokenizer::decode`] returns for all the tokens at once. The space that some tokenizers put in front of a text is
+/// taken away again.
 #[derive(Debug)]
 pub struct Detokenizer<'t> {
     tokenizer: &'t Tokenizer,
     show_special: bool,
+    /// No byte of the text has come yet.
+    begins: bool,
     /// The beginning of a character.
     held: Vec<u8>,
 }
@@ -18,12 +21,17 @@ pub struct Detokenizer<'t> {
 impl<'t> Detokenizer<'t> {
     /// A detokeniser at the start of a text. Control tokens are shown as their texts if `show_special`, else not at all.
     pub fn new(tokenizer: &'t Tokenizer, show_special: bool) -> Self {
-        Detokenizer { tokenizer, show_special, held: Vec::new() }
+        Self::after(tokenizer, show_special, true)
+    }
+
+    /// A detokeniser at the start of a text, or else inside one.
+    pub(crate) fn after(tokenizer: &'t Tokenizer, show_special: bool, begins: bool) -> Self {
+        Detokenizer { tokenizer, show_special, begins, held: Vec::new() }
     }
 
     /// The characters that `id` completes. An id outside the vocabulary stands for U+FFFD.
     pub fn push(&mut self, id: u32) -> String {
-        self.tokenizer.piece_into(id, self.show_special, &mut self.held);
+        self.tokenizer.next_piece_into(id, self.show_special, &mut self.begins, &mut self.held);
         let whole = whole_characters(&self.held);
         let text = String::from_utf8_lossy(&self.held[..whole]).into_owned();
         self.held.drain(..whole);
@@ -34,6 +42,7 @@ impl<'t> Detokenizer<'t> {
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.held).into_owned();
         self.held.clear();
+        self.begins = true;
         text
     }
 }

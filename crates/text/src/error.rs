@@ -13,10 +13,12 @@ pub enum TokenizerError {
         reason: String,
     },
     /// The file's kind of tokenizer is not supported.
-    #[error("tokenizer model \"{model}\" is not supported (\"gpt2\" is)")]
+    #[error("tokenizer model \"{model}\" is not supported (known: {})", known.join(", "))]
     UnknownModel {
         /// `tokenizer.ggml.model`.
         model: String,
+        /// Every value that is supported.
+        known: Vec<&'static str>,
     },
     /// The file's way of splitting text before BPE is not supported.
     #[error("pre-tokenizer \"{pre}\" is not supported (known: {})", known.join(", "))]

@@ -1,6 +1,6 @@
 //! Text on both sides of a model: tokenizers and chat templates, read from a GGUF file's metadata.
 //!
-//! - [`Tokenizer`] turns text into token ids (byte-level BPE) and knows the file's special tokens.
+//! - [`Tokenizer`] turns text into token ids (byte-level BPE, SentencePiece's BPE) and knows the file's special tokens.
 //! - [`Detokenizer`] turns ids back into text, one token at a time, and never emits half a character.
 //! - [`ChatTemplate`] renders a conversation with the file's Jinja template, as Hugging Face's libraries do.
 //!
@@ -14,11 +14,14 @@
 
 mod alphabet;
 mod bpe;
+mod chain;
 mod detokenize;
 mod error;
+mod model;
 mod partition;
 mod special;
 mod split;
+mod spm;
 pub mod template;
 mod tokenizer;
 mod vocab;

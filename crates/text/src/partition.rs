@@ -1,19 +1,32 @@
 //! Finding special tokens in a text.
 //!
 //! The longest token wins wherever tokens overlap, not the first: tokens are placed in order of falling length, each
-//! from left to right where nothing is placed yet, as llama.cpp does. A trie finds every occurrence in one walk.
+//! from left to right where nothing is placed yet, as llama.cpp does. A trie finds the longest token at each place; if it
+//! turns out not to fit, the next shorter one at that place is tried.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use rustc_hash::FxHashMap;
 
 /// Special tokens by text.
 #[derive(Debug, Default)]
 pub(crate) struct SpecialSet {
-    /// Texts and ids, longest text first.
-    tokens: Vec<(Box<str>, u32)>,
+    /// The tokens, longest text first.
+    tokens: Vec<Special>,
     /// Child of a node by byte. Node 0 is the root.
     children: FxHashMap<(u32, u8), u32>,
     /// The index in `tokens` of the token that ends at each node.
     ends: Vec<Option<usize>>,
+}
+
+/// A special token.
+#[derive(Debug)]
+struct Special {
+    text: Box<str>,
+    id: u32,
+    /// The index of the longest other token that this one begins with.
+    shorter: Option<usize>,
 }
 
 /// A stretch of a text.
@@ -35,7 +48,10 @@ impl SpecialSet {
         for (index, (text, _)) in tokens.iter().enumerate() {
             set.insert(text, index);
         }
-        set.tokens = tokens;
+        for (text, id) in tokens {
+            let shorter = set.longest(text.as_bytes(), text.len() - 1);
+            set.tokens.push(Special { text, id, shorter });
+        }
         set
     }
 
@@ -62,7 +78,7 @@ impl SpecialSet {
             if at < start {
                 fragments.push(Fragment::Text(&text[at..start]));
             }
-            let (token, id) = &self.tokens[index];
+            let Special { text: token, id, .. } = &self.tokens[index];
             fragments.push(Fragment::Token(*id));
             at = start + token.len();
         }
@@ -74,44 +90,42 @@ impl SpecialSet {
 
     /// Where special tokens are taken: start in `text` and index in `tokens`, from left to right.
     fn place(&self, text: &str) -> Vec<(usize, usize)> {
-        let mut found = self.occurrences(text);
-        if found.is_empty() {
-            return found;
+        let mut placed = Vec::new();
+        if self.tokens.is_empty() {
+            return placed;
         }
-        // Stable: places of one token stay in order.
-        found.sort_by_key(|(_, index)| *index);
-        let mut taken = vec![false; text.len()];
-        // What is placed is at least as long, so an overlap covers the first or the last byte.
-        found.retain(|&(start, index)| {
-            let range = start..start + self.tokens[index].0.len();
-            let free = !taken[range.start] && !taken[range.end - 1];
-            if free {
-                taken[range].fill(true);
+        let bytes = text.as_bytes();
+        // One candidate for each start; the smallest index is the longest text.
+        let longest = |start: usize| Some(Reverse((self.longest(&bytes[start..], usize::MAX)?, start)));
+        let mut heap: BinaryHeap<_> = (0..bytes.len()).filter_map(longest).collect();
+        let mut taken = vec![false; if heap.is_empty() { 0 } else { bytes.len() }];
+        while let Some(Reverse((index, start))) = heap.pop() {
+            if taken[start] {
+                continue;
             }
-            free
-        });
-        found.sort_unstable();
-        found
+            let range = start..start + self.tokens[index].text.len();
+            // What is placed is at least as long, so an overlap covers the first or the last byte.
+            if taken[range.end - 1] {
+                heap.extend(self.tokens[index].shorter.map(|index| Reverse((index, start))));
+            } else {
+                taken[range].fill(true);
+                placed.push((start, index));
+            }
+        }
+        placed.sort_unstable();
+        placed
     }
 
-    /// Every occurrence of every token: start and index.
-    fn occurrences(&self, text: &str) -> Vec<(usize, usize)> {
-        let bytes = text.as_bytes();
-        let mut found = Vec::new();
-        if self.tokens.is_empty() {
-            return found;
-        }
-        for start in 0..bytes.len() {
-            let mut node = 0;
-            for byte in &bytes[start..] {
-                match self.children.get(&(node, *byte)) {
-                    Some(child) => node = *child,
-                    None => break,
-                }
-                if let Some(index) = self.ends.get(node as usize).copied().flatten() {
-                    found.push((start, index));
-                }
+    /// The index of the longest token of at most `at_most` bytes that `bytes` begins with.
+    fn longest(&self, bytes: &[u8], at_most: usize) -> Option<usize> {
+        let mut node = 0;
+        let mut found = None;
+        for byte in bytes.iter().take(at_most) {
+            match self.children.get(&(node, *byte)) {
+                Some(child) => node = *child,
+                None => break,
             }
+            found = self.ends.get(node as usize).copied().flatten().or(found);
         }
         found
     }

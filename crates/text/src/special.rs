@@ -4,10 +4,11 @@
 //! there, a token that merges produce counts as text whatever it looks like: some vocabularies have an ordinary token
 //! `</s>`, HTML's tag, and it must neither end an answer nor be kept from users.
 
-use crate::vocab::TokenKind;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::vocab::TokenKind;
 
 /// Texts of tokens that end a generation.
 const END_OF_GENERATION: &[&str] = &[
@@ -80,6 +81,9 @@ const FIM_MARKS: [&[&str]; 3] = [
 /// Texts of tokens that structure an answer and are shown.
 const SHOWN: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
+/// The token that `</s>` ends, if that is a tag.
+const OPENING: &[&str] = &["<s>"];
+
 /// Ids of special tokens that the file names by key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NamedIds {
@@ -90,9 +94,10 @@ pub(crate) struct NamedIds {
     pub(crate) fim_ends: [Option<u32>; 3],
 }
 
-/// The ids of tokens that are known by their texts and are not made by merges.
-fn known_ids<'a>(texts: &'a [Arc<str>], merges: &[String]) -> FxHashMap<&'a str, u32> {
-    let rows = FIM_ENDS.iter().chain(&FIM_MARKS).chain([&END_OF_GENERATION, &SHOWN]);
+/// The ids of tokens that are known by their texts and are not ordinary tokens: made by merges, or the tag `</s>` where
+/// `<s>` is no control token.
+fn known_ids<'a>(texts: &'a [Arc<str>], merges: &[String], kinds: &[TokenKind]) -> FxHashMap<&'a str, u32> {
+    let rows = FIM_ENDS.iter().chain(&FIM_MARKS).chain([&END_OF_GENERATION, &SHOWN, &OPENING]);
     let names: FxHashSet<&str> = rows.flat_map(|row| row.iter().copied()).collect();
     let mut ids: FxHashMap<&str, u32> = (0..)
         .zip(texts)
@@ -101,6 +106,10 @@ fn known_ids<'a>(texts: &'a [Arc<str>], merges: &[String]) -> FxHashMap<&'a str,
         .collect();
     for (left, right) in merges.iter().filter_map(|merge| merge.split_once(' ')) {
         ids.retain(|text, _| text.strip_prefix(left) != Some(right));
+    }
+    let opening = ids.remove("<s>").and_then(|id| kinds.get(id as usize));
+    if matches!(opening, Some(TokenKind::Normal | TokenKind::UserDefined)) {
+        ids.remove("</s>");
     }
     ids
 }
@@ -112,7 +121,7 @@ pub(crate) fn classify(
     kinds: &mut [TokenKind],
     named: NamedIds,
 ) -> Vec<u32> {
-    let ids = known_ids(texts, merges);
+    let ids = known_ids(texts, merges, kinds);
     let find = |text: &&str| ids.get(*text).copied();
     let mut set = |id: u32, kind| {
         if let Some(slot) = kinds.get_mut(id as usize) {
@@ -149,6 +158,19 @@ pub(crate) fn classify(
     ends
 }
 
+/// Special tokens that swallow the white space after them: which, no key of a file tells, only the model's name.
+pub(crate) fn swallowing(name: Option<&str>, texts: &[Arc<str>], kinds: &[TokenKind]) -> FxHashSet<u32> {
+    let name = name.unwrap_or_default().to_lowercase();
+    if !name.contains("phi-3") && !name.contains("phi3") {
+        return FxHashSet::default();
+    }
+    let special =
+        |kind: &TokenKind| matches!(kind, TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined);
+    let keeps_space = |text: &str| matches!(text, "<unk>" | "<s>" | "<|endoftext|>");
+    let tokens = (0..).zip(texts.iter().zip(kinds));
+    tokens.filter(|(_, (text, kind))| special(kind) && !keeps_space(text)).map(|(id, _)| id).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,5 +199,14 @@ mod tests {
         let (ends, kinds) = run(&["<|tool_response>", "</s>"], NamedIds::default());
         assert_eq!(ends, [0], "what merges make is text");
         assert_eq!(kinds[1], TokenKind::Normal);
+        let texts = ["<s>", "</s>", "<eos>"].map(Arc::from);
+        let mut kinds = [TokenKind::UserDefined, TokenKind::UserDefined, TokenKind::Control];
+        assert_eq!(
+            classify(&texts, &[], &mut kinds, NamedIds::default()),
+            [2],
+            "`</s>` ends what `<s>` begins"
+        );
+        kinds[0] = TokenKind::Control;
+        assert_eq!(classify(&texts, &[], &mut kinds, NamedIds::default()), [1, 2]);
     }
 }

@@ -3,27 +3,27 @@
 use std::sync::Arc;
 
 use minfer_gguf::Metadata;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::Part;
-use crate::alphabet;
-use crate::bpe::{Bpe, Scratch};
+use crate::bpe::Bpe;
 use crate::detokenize::Detokenizer;
 use crate::error::TokenizerError;
+use crate::model::Model;
 use crate::partition::{Fragment, SpecialSet};
 use crate::special::{self, NamedIds};
-use crate::split::{PreSettings, PreTokenizer};
-use crate::vocab::{self, TokenKind, VocabSource};
+use crate::split::PreSettings;
+use crate::spm::Spm;
+use crate::vocab::{Defaults, ModelKind, TokenKind, VocabSource};
 
-/// A byte-level BPE tokenizer.
+/// A tokenizer.
 ///
 /// Texts that a vocabulary covers come back exactly: `decode(encode(text)) == text`. Some vocabularies lack rare bytes
-/// ([`missing_bytes`](Self::missing_bytes)); as in the reference implementations those are dropped.
+/// ([`missing_bytes`](Self::missing_bytes)); as in the reference implementations those are dropped, or become the
+/// unknown token.
 #[derive(Debug)]
 pub struct Tokenizer {
-    split: PreTokenizer,
-    ignore_merges: bool,
-    bpe: Bpe,
+    model: Box<dyn Model>,
     texts: Vec<Arc<str>>,
     kinds: Vec<TokenKind>,
     /// User-defined tokens: they are tokens wherever they stand.
@@ -32,6 +32,8 @@ pub struct Tokenizer {
     all_special: SpecialSet,
     /// Control and unknown tokens by text.
     control: FxHashMap<Arc<str>, u32>,
+    /// Special tokens that swallow the white space after them.
+    swallowing: FxHashSet<u32>,
     bos: Option<u32>,
     eos: Option<u32>,
     ends: Vec<u32>,
@@ -55,6 +57,21 @@ impl Default for EncodeOptions {
     }
 }
 
+/// Where in a prompt the encoder stands.
+struct Place {
+    /// At the start, or after a special token.
+    begins: bool,
+    /// After a special token that swallows white space.
+    swallow: bool,
+}
+
+impl Default for Place {
+    /// The start of a prompt.
+    fn default() -> Self {
+        Place { begins: true, swallow: false }
+    }
+}
+
 impl Tokenizer {
     /// Builds the tokenizer that a file describes.
     ///
@@ -72,17 +89,28 @@ impl Tokenizer {
     ///
     /// As [`from_metadata`](Self::from_metadata).
     pub fn from_source(source: &VocabSource<'_>) -> Result<Self, TokenizerError> {
-        vocab::check_model(source.model)?;
-        let pre = source.pre.ok_or(TokenizerError::MissingPre)?;
-        let settings = PreSettings::by_name(pre)
-            .ok_or_else(|| TokenizerError::UnknownPre { pre: pre.to_owned(), known: PreSettings::names() })?;
+        let (kind, mut defaults) = ModelKind::by_name(source.model)?;
+        if kind == ModelKind::Bpe {
+            defaults.add_bos = Some(settings(source)?.add_bos);
+        }
+        let source = &with_defaults(source, defaults);
         check_ids(source)?;
         let texts: Vec<Arc<str>> = source.tokens.iter().map(|text| text.as_str().into()).collect();
         let mut kinds = read_kinds(source)?;
         let named = NamedIds { eos: source.eos, eot: source.eot, eom: source.eom, fim_ends: source.fim_ends };
         let ends = special::classify(&texts, source.merges, &mut kinds, named);
         let is_control = |id: usize| matches!(kinds[id], TokenKind::Control | TokenKind::Unknown);
-        let bpe = Bpe::new(&texts, |id| !is_control(id), source.merges)?;
+        let model: Box<dyn Model> = match kind {
+            ModelKind::Bpe => {
+                Box::new(Bpe::new(settings(source)?, &texts, |id| !is_control(id), source.merges)?)
+            }
+            ModelKind::Spm => {
+                let key = "tokenizer.ggml.scores";
+                let scores = source.scores.as_deref().ok_or(TokenizerError::MissingKey { key })?;
+                let add_space = source.add_space == Some(true);
+                Box::new(Spm::new(&texts, &kinds, scores, source.unknown, add_space)?)
+            }
+        };
         let special = |also_control: bool| {
             let taken = |id: usize| kinds[id] == TokenKind::UserDefined || also_control && is_control(id);
             let tokens = texts.iter().zip(0u32..).enumerate();
@@ -95,9 +123,8 @@ impl Tokenizer {
             .map(|(_, (text, id))| (Arc::clone(text), id))
             .collect();
         Ok(Tokenizer {
-            split: settings.split,
-            ignore_merges: settings.ignore_merges,
-            bpe,
+            model,
+            swallowing: special::swallowing(source.name, &texts, &kinds),
             always,
             all_special,
             control,
@@ -106,8 +133,8 @@ impl Tokenizer {
             bos: source.bos,
             eos: source.eos,
             ends,
-            add_bos: source.add_bos.unwrap_or(settings.add_bos),
-            add_eos: source.add_eos.unwrap_or(false),
+            add_bos: source.add_bos == Some(true),
+            add_eos: source.add_eos == Some(true),
         })
     }
 
@@ -118,7 +145,7 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         let specials = if options.parse_special { &self.all_special } else { &self.always };
-        self.encode_text(text, specials, &mut ids);
+        self.encode_text(text, specials, &mut Place::default(), &mut ids);
         if options.add_bos {
             self.prepend_bos(&mut ids);
             if let Some(eos) = self.eos.filter(|_| self.add_eos) {
@@ -134,17 +161,19 @@ impl Tokenizer {
         let mut ids = Vec::new();
         // Neighbouring plain parts are one text; a cut between them would forbid merges across it.
         let mut plain = String::new();
+        let mut place = Place::default();
         for part in parts {
             match part {
-                Part::Special(text) if self.control.contains_key(text.as_str()) => {
-                    self.encode_text(&plain, &self.always, &mut ids);
+                Part::Special(text) if let Some(id) = self.control_id(text) => {
+                    self.encode_text(&plain, &self.always, &mut place, &mut ids);
                     plain.clear();
-                    ids.extend(self.control.get(text.as_str()));
+                    ids.push(id);
+                    place = self.after(id);
                 }
                 part => plain.push_str(part.text()),
             }
         }
-        self.encode_text(&plain, &self.always, &mut ids);
+        self.encode_text(&plain, &self.always, &mut place, &mut ids);
         if add_bos {
             self.prepend_bos(&mut ids);
         }
@@ -154,15 +183,23 @@ impl Tokenizer {
     /// The text of `ids`; control tokens are left out.
     pub fn decode(&self, ids: &[u32]) -> String {
         let mut bytes = Vec::new();
+        let mut begins = true;
         for id in ids {
-            self.piece_into(*id, false, &mut bytes);
+            self.next_piece_into(*id, false, &mut begins, &mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// A detokeniser for a stream of ids, see [`Detokenizer::new`].
+    /// A detokeniser for a stream of ids that begins a text, see [`Detokenizer::new`].
     pub fn detokenizer(&self, show_special: bool) -> Detokenizer<'_> {
         Detokenizer::new(self, show_special)
+    }
+
+    /// A detokeniser for the ids that follow `prompt`. It begins a text if the prompt is empty or ends with a special
+    /// token; else the text goes on, and a space that it begins with is shown.
+    pub fn detokenizer_after(&self, prompt: &[u32], show_special: bool) -> Detokenizer<'_> {
+        let special = |id: &u32| self.is_control(*id) || self.kind(*id) == Some(TokenKind::UserDefined);
+        Detokenizer::after(self, show_special, prompt.last().is_none_or(special))
     }
 
     /// Number of tokens in the vocabulary.
@@ -200,7 +237,7 @@ impl Tokenizer {
         self.ends.binary_search(&id).is_ok()
     }
 
-    /// The text of a token as the vocabulary spells it, in the byte alphabet (`Ġthe`).
+    /// The text of a token as the vocabulary spells it (`Ġthe` in the byte alphabet of BPE, `▁the` in SentencePiece).
     pub fn token_text(&self, id: u32) -> Option<&str> {
         self.texts.get(id as usize).map(|text| &**text)
     }
@@ -235,9 +272,23 @@ impl Tokenizer {
         self.control.keys().map(|text| &**text)
     }
 
-    /// Bytes that the vocabulary can't express, ascending; mostly none. They vanish from encoded texts.
+    /// Bytes that the vocabulary can't express, ascending; mostly none. They vanish from encoded texts, or become the
+    /// unknown token.
     pub fn missing_bytes(&self) -> Vec<u8> {
-        self.bpe.missing_bytes()
+        self.model.missing_bytes()
+    }
+
+    /// As [`piece_into`](Self::piece_into), without the space that encoding put in front of the text: `begins` tells
+    /// that no byte has come yet, and is kept up to date.
+    pub(crate) fn next_piece_into(&self, id: u32, show_special: bool, begins: &mut bool, out: &mut Vec<u8>) {
+        let start = out.len();
+        self.piece_into(id, show_special, out);
+        if *begins && start < out.len() {
+            *begins = false;
+            if self.model.adds_space() && out[start] == b' ' {
+                out.remove(start);
+            }
+        }
     }
 
     /// Appends the bytes of a token: nothing for a control token unless `show_special`.
@@ -247,7 +298,7 @@ impl Tokenizer {
             return;
         };
         match kind {
-            TokenKind::Normal | TokenKind::Byte => alphabet::decode_into(text, out),
+            TokenKind::Normal | TokenKind::Byte => self.model.decode(text, kind, out),
             TokenKind::UserDefined => out.extend_from_slice(text.as_bytes()),
             TokenKind::Control | TokenKind::Unknown if show_special => out.extend_from_slice(text.as_bytes()),
             TokenKind::Control | TokenKind::Unknown | TokenKind::Unused => {}
@@ -262,16 +313,53 @@ impl Tokenizer {
         }
     }
 
-    fn encode_text(&self, text: &str, specials: &SpecialSet, ids: &mut Vec<u32>) {
-        let mut scratch = Scratch::default();
+    /// The place behind the special token `id`.
+    fn after(&self, id: u32) -> Place {
+        Place { begins: true, swallow: self.swallowing.contains(&id) }
+    }
+
+    fn encode_text(&self, text: &str, specials: &SpecialSet, place: &mut Place, ids: &mut Vec<u32>) {
         for fragment in specials.partition(text) {
             match fragment {
-                Fragment::Token(id) => ids.push(id),
-                Fragment::Text(text) => self.split.split(text, &mut |piece| {
-                    self.bpe.encode_piece(piece, self.ignore_merges, &mut scratch, ids);
-                }),
+                Fragment::Token(id) => {
+                    ids.push(id);
+                    *place = self.after(id);
+                }
+                Fragment::Text(text) => {
+                    let text = if place.swallow { text.trim_start_matches(SWALLOWED) } else { text };
+                    if !text.is_empty() {
+                        self.model.encode(text, place.begins, ids);
+                        *place = Place { begins: false, swallow: false };
+                    }
+                }
             }
         }
+    }
+}
+
+/// What a token that swallows white space swallows.
+const SWALLOWED: [char; 6] = [' ', '\t', '\n', '\u{b}', '\u{c}', '\r'];
+
+/// How the file's BPE splits text.
+fn settings(source: &VocabSource<'_>) -> Result<PreSettings, TokenizerError> {
+    let pre = source.pre.ok_or(TokenizerError::MissingPre)?;
+    PreSettings::by_name(pre)
+        .ok_or_else(|| TokenizerError::UnknownPre { pre: pre.to_owned(), known: PreSettings::names() })
+}
+
+/// The source with the defaults where it is silent; default ids outside the vocabulary are left out.
+fn with_defaults<'a>(source: &VocabSource<'a>, defaults: Defaults) -> VocabSource<'a> {
+    let id = |own: Option<u32>, default: Option<u32>| {
+        own.or(default.filter(|id| (*id as usize) < source.tokens.len()))
+    };
+    VocabSource {
+        bos: id(source.bos, defaults.bos),
+        eos: id(source.eos, defaults.eos),
+        unknown: id(source.unknown, defaults.unknown),
+        add_bos: source.add_bos.or(defaults.add_bos),
+        add_eos: source.add_eos.or(Some(defaults.add_eos)),
+        add_space: source.add_space.or(Some(defaults.add_space)),
+        ..source.clone()
     }
 }
 
@@ -283,6 +371,7 @@ fn check_ids(source: &VocabSource<'_>) -> Result<(), TokenizerError> {
         ("tokenizer.ggml.eos_token_id", source.eos),
         ("tokenizer.ggml.eot_token_id", source.eot),
         ("tokenizer.ggml.eom_token_id", source.eom),
+        ("tokenizer.ggml.unknown_token_id", source.unknown),
         ("tokenizer.ggml.fim_pad_token_id", pad),
         ("tokenizer.ggml.fim_rep_token_id", rep),
         ("tokenizer.ggml.fim_sep_token_id", sep),
@@ -294,8 +383,7 @@ fn check_ids(source: &VocabSource<'_>) -> Result<(), TokenizerError> {
             return Err(TokenizerError::Invalid { key, problem });
         }
     }
-    let default_bos = source.pre.and_then(PreSettings::by_name).is_some_and(|settings| settings.add_bos);
-    if source.add_bos.unwrap_or(default_bos) && source.bos.is_none() {
+    if source.add_bos == Some(true) && source.bos.is_none() {
         return Err(TokenizerError::MissingKey { key: "tokenizer.ggml.bos_token_id" });
     }
     if source.add_eos == Some(true) && source.eos.is_none() {

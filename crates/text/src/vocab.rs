@@ -1,6 +1,9 @@
-//! What a tokenizer is built from, read from a file's metadata.
+//! What a tokenizer is built from, read from a file's metadata, and what the kinds of tokenizers assume where it is silent.
+
+use std::sync::Arc;
 
 use minfer_gguf::Metadata;
+use rustc_hash::FxHashMap;
 
 use crate::error::TokenizerError;
 
@@ -43,11 +46,15 @@ pub struct VocabSource<'a> {
     pub model: &'a str,
     /// `tokenizer.ggml.pre`.
     pub pre: Option<&'a str>,
-    /// `tokenizer.ggml.tokens`: text of each id, in the byte alphabet.
+    /// `general.name`: the tokens of some models swallow the white space around them, which no other key says.
+    pub name: Option<&'a str>,
+    /// `tokenizer.ggml.tokens`: text of each id, in the byte alphabet for byte-level BPE.
     pub tokens: &'a [String],
     /// `tokenizer.ggml.token_type`, one per token; all are text if absent.
     pub token_types: Option<Vec<i32>>,
-    /// `tokenizer.ggml.merges`: `"left right"` in order of rank.
+    /// `tokenizer.ggml.scores`, one per token.
+    pub scores: Option<Vec<f32>>,
+    /// `tokenizer.ggml.merges`: `"left right"` in order of rank; empty for tokenizers that have none.
     pub merges: &'a [String],
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: Option<u32>,
@@ -57,12 +64,16 @@ pub struct VocabSource<'a> {
     pub eot: Option<u32>,
     /// `tokenizer.ggml.eom_token_id`.
     pub eom: Option<u32>,
+    /// `tokenizer.ggml.unknown_token_id`.
+    pub unknown: Option<u32>,
     /// Ids of the padding, repository and file marks of fill-in-the-middle.
     pub fim_ends: [Option<u32>; 3],
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
     /// `tokenizer.ggml.add_eos_token`.
     pub add_eos: Option<bool>,
+    /// `tokenizer.ggml.add_space_prefix`.
+    pub add_space: Option<bool>,
 }
 
 impl<'a> VocabSource<'a> {
@@ -76,39 +87,133 @@ impl<'a> VocabSource<'a> {
         let Some(model) = metadata.str("tokenizer.ggml.model")? else {
             return Err(TokenizerError::Missing { reason: "\"tokenizer.ggml.model\" is missing".to_owned() });
         };
-        check_model(model)?;
+        let (kind, _) = ModelKind::by_name(model)?;
         let required = |key: &'static str| -> Result<&'a [String], TokenizerError> {
             metadata.strings(key)?.ok_or(TokenizerError::MissingKey { key })
         };
-        let id = |key: &str| -> Result<Option<u32>, TokenizerError> { Ok(metadata.u32(key)?) };
+        let id = |name: &str| -> Result<Option<u32>, TokenizerError> {
+            Ok(metadata.u32(&format!("tokenizer.ggml.{name}_token_id"))?)
+        };
+        let flag = |name: &str| -> Result<Option<bool>, TokenizerError> {
+            Ok(metadata.bool(&format!("tokenizer.ggml.{name}"))?)
+        };
         Ok(VocabSource {
             model,
             pre: metadata.str("tokenizer.ggml.pre")?,
+            name: metadata.str("general.name")?,
             tokens: required("tokenizer.ggml.tokens")?,
             token_types: metadata.i32s("tokenizer.ggml.token_type")?,
-            merges: required("tokenizer.ggml.merges")?,
-            bos: id("tokenizer.ggml.bos_token_id")?,
-            eos: id("tokenizer.ggml.eos_token_id")?,
-            eot: id("tokenizer.ggml.eot_token_id")?,
-            eom: id("tokenizer.ggml.eom_token_id")?,
-            fim_ends: [
-                id("tokenizer.ggml.fim_pad_token_id")?,
-                id("tokenizer.ggml.fim_rep_token_id")?,
-                id("tokenizer.ggml.fim_sep_token_id")?,
-            ],
-            add_bos: metadata.bool("tokenizer.ggml.add_bos_token")?,
-            add_eos: metadata.bool("tokenizer.ggml.add_eos_token")?,
+            scores: metadata.f32s("tokenizer.ggml.scores")?,
+            merges: if kind == ModelKind::Bpe { required("tokenizer.ggml.merges")? } else { &[] },
+            bos: id("bos")?,
+            eos: id("eos")?,
+            eot: id("eot")?,
+            eom: id("eom")?,
+            unknown: id("unknown")?,
+            fim_ends: [id("fim_pad")?, id("fim_rep")?, id("fim_sep")?],
+            add_bos: flag("add_bos_token")?,
+            add_eos: flag("add_eos_token")?,
+            add_space: flag("add_space_prefix")?,
         })
     }
 }
 
-/// Fails unless `model` is a supported kind of tokenizer.
-pub(crate) fn check_model(model: &str) -> Result<(), TokenizerError> {
-    match model {
-        "gpt2" => Ok(()),
-        "none" | "no_vocab" => {
-            Err(TokenizerError::Missing { reason: format!("\"tokenizer.ggml.model\" is \"{model}\"") })
+/// A kind of tokenizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModelKind {
+    /// Byte-level BPE.
+    Bpe,
+    /// SentencePiece's BPE.
+    Spm,
+}
+
+/// What a kind of tokenizer assumes where the file is silent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Defaults {
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+    pub(crate) unknown: Option<u32>,
+    /// `None`: the pre-tokenizer decides.
+    pub(crate) add_bos: Option<bool>,
+    pub(crate) add_eos: bool,
+    pub(crate) add_space: bool,
+}
+
+/// Every value of `tokenizer.ggml.model` that is supported.
+const MODELS: &[(&str, ModelKind, Defaults)] = &[
+    (
+        "gpt2",
+        ModelKind::Bpe,
+        Defaults { bos: None, eos: None, unknown: None, add_bos: None, add_eos: false, add_space: false },
+    ),
+    (
+        "llama",
+        ModelKind::Spm,
+        Defaults {
+            bos: Some(1),
+            eos: Some(2),
+            unknown: Some(0),
+            add_bos: Some(true),
+            add_eos: false,
+            add_space: true,
+        },
+    ),
+];
+
+impl ModelKind {
+    /// The kind with this name, and its defaults.
+    pub(crate) fn by_name(model: &str) -> Result<(Self, Defaults), TokenizerError> {
+        if let Some((_, kind, defaults)) = MODELS.iter().find(|(name, ..)| *name == model) {
+            return Ok((*kind, *defaults));
         }
-        other => Err(TokenizerError::UnknownModel { model: other.to_owned() }),
+        Err(match model {
+            "none" | "no_vocab" => {
+                TokenizerError::Missing { reason: format!("\"tokenizer.ggml.model\" is \"{model}\"") }
+            }
+            other => TokenizerError::UnknownModel { model: other.to_owned(), known: Self::names().collect() },
+        })
+    }
+
+    /// Every supported value of `tokenizer.ggml.model`.
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+        MODELS.iter().map(|(name, ..)| *name)
+    }
+}
+
+/// `index` as an id.
+pub(crate) fn id_of(index: usize) -> Result<u32, TokenizerError> {
+    u32::try_from(index).map_err(|_| TokenizerError::Invalid {
+        key: "tokenizer.ggml.tokens",
+        problem: "too many tokens".to_owned(),
+    })
+}
+
+/// The id of each text. Empty texts are left out; texts that two tokens share are an error.
+pub(crate) fn by_text(texts: &[Arc<str>]) -> Result<FxHashMap<Arc<str>, u32>, TokenizerError> {
+    let mut ids = FxHashMap::default();
+    ids.reserve(texts.len());
+    for (index, text) in texts.iter().enumerate() {
+        let id = id_of(index)?;
+        if !text.is_empty()
+            && let Some(first) = ids.insert(Arc::clone(text), id)
+        {
+            return Err(TokenizerError::Invalid {
+                key: "tokenizer.ggml.tokens",
+                problem: format!("ids {first} and {id} are the same token {text:?}"),
+            });
+        }
+    }
+    Ok(ids)
+}
+
+/// Fails unless there are `count` scores, all of them numbers.
+pub(crate) fn check_scores(scores: &[f32], count: usize) -> Result<(), TokenizerError> {
+    let invalid = |problem| Err(TokenizerError::Invalid { key: "tokenizer.ggml.scores", problem });
+    if scores.len() != count {
+        return invalid(format!("{} entries for {count} tokens", scores.len()));
+    }
+    match scores.iter().position(|score| score.is_nan()) {
+        Some(id) => invalid(format!("the score of token {id} is no number")),
+        None => Ok(()),
     }
 }
