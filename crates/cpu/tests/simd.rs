@@ -81,6 +81,7 @@ fn ints<S: Simd>(s: S, a: &[u8; 32], b: &[u8; 32], q: i32) -> Vec<u8> {
     let v = [
         x,
         s.and(x, y),
+        s.lookup(s.load_bytes(&[&a[..16], &a[..16]].concat()), s.and(y, s.splat_u8(15))),
         s.or(x, y),
         s.shl_i16::<3>(x),
         s.shr_u16::<5>(x),

@@ -21,7 +21,10 @@ mod value;
 mod writer;
 
 pub use error::{FormatError, GgufError, GgufErrorKind};
-pub use formats::{can_encode, decode_row, encode_row, k_scales, pack_k_scales};
+pub use formats::{
+    can_encode, decode_row, encode_row, iq4_xs_scales, k_scales, pack_iq4_xs_scales, pack_k_scales,
+    pack_q3_k_scales, q3_k_scales,
+};
 pub use metadata::Metadata;
 pub use reader::{DEFAULT_ALIGNMENT, Gguf, MAX_DIMS, MAX_HEADER_BYTES, TensorInfo};
 pub use types::TensorType;

@@ -134,8 +134,27 @@ impl TensorType {
 
     /// Whether [`decode_row`](crate::decode_row) reads this type.
     pub const fn can_decode(self) -> bool {
-        use TensorType::{Bf16, F16, F32, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-        matches!(self, F32 | F16 | Bf16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4K | Q5K | Q6K)
+        use TensorType::{
+            Bf16, F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+        };
+        matches!(
+            self,
+            F32 | F16
+                | Bf16
+                | Q4_0
+                | Q4_1
+                | Q5_0
+                | Q5_1
+                | Q8_0
+                | Q2K
+                | Q3K
+                | Q4K
+                | Q5K
+                | Q6K
+                | Iq4Nl
+                | Iq4Xs
+                | Mxfp4
+        )
     }
 }
 

@@ -5,7 +5,8 @@ mod common;
 
 use common::{Random, data, floats, golden};
 use minfer_gguf::{
-    Array, FormatError, TensorType, Value, can_encode, decode_row, encode_row, k_scales, pack_k_scales,
+    Array, FormatError, TensorType, Value, can_encode, decode_row, encode_row, iq4_xs_scales, k_scales,
+    pack_iq4_xs_scales, pack_k_scales, pack_q3_k_scales, q3_k_scales,
 };
 
 fn decodable() -> impl Iterator<Item = TensorType> {
@@ -15,7 +16,7 @@ fn decodable() -> impl Iterator<Item = TensorType> {
 #[test]
 fn decoders_match_the_oracle() {
     let (bytes, gguf) = golden("formats.gguf");
-    assert_eq!(decodable().count(), 11);
+    assert_eq!(decodable().count(), 16);
     for ty in decodable() {
         let blocks = data(&bytes, &gguf, &format!("{ty}.blocks"));
         let expected = floats(&bytes, &gguf, &format!("{ty}.values"));
@@ -35,8 +36,8 @@ fn decoders_match_the_oracle() {
 fn encoders_match_the_oracle() {
     let (bytes, gguf) = golden("formats.gguf");
     let input = floats(&bytes, &gguf, "input");
-    use TensorType::{Bf16, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-    for ty in [F16, Bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0] {
+    use TensorType::{Bf16, F16, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+    for ty in [F16, Bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Mxfp4] {
         let mut found = vec![];
         encode_row(ty, &input, &mut found).unwrap();
         assert_eq!(found, data(&bytes, &gguf, &format!("{ty}.encoded")), "{ty}");
@@ -82,11 +83,17 @@ fn encode_then_decode_stays_close() {
         (TensorType::Q5_0, 0.055),
         (TensorType::Q5_1, 0.05),
         (TensorType::Q8_0, 0.008),
+        (TensorType::Q2K, 0.5),
+        (TensorType::Q3K, 0.25),
         (TensorType::Q4K, 0.1),
         (TensorType::Q5K, 0.05),
         (TensorType::Q6K, 0.024),
+        (TensorType::Iq4Nl, 0.1),
+        (TensorType::Iq4Xs, 0.1),
+        (TensorType::Mxfp4, 0.15),
     ];
     assert!(decodable().eq(TensorType::ALL.iter().copied().filter(|&ty| can_encode(ty))));
+    assert_eq!(limits.len(), decodable().count());
     let mut random = Random(7);
     for scale in [1.0, 1e-3, 1e3] {
         let x: Vec<f32> = (0..256 * 64).map(|_| random.normal() * scale).collect();
@@ -122,7 +129,18 @@ fn k_encoders_survive_odd_blocks() {
         (0..256).map(|i| if i == 77 { 5.0 } else { 0.0 }).collect(),
         noise.iter().map(|v| v * 1e-20).collect(),
     ];
-    for (ty, steps) in [(TensorType::Q4K, 15.0), (TensorType::Q5K, 31.0), (TensorType::Q6K, 31.0)] {
+    // Steps over the range; for the types with fixed levels, over the range as wide as their widest gap.
+    let steps = [
+        (TensorType::Q2K, 3.0),
+        (TensorType::Q3K, 3.0),
+        (TensorType::Q4K, 15.0),
+        (TensorType::Q5K, 31.0),
+        (TensorType::Q6K, 31.0),
+        (TensorType::Iq4Nl, 10.0),
+        (TensorType::Iq4Xs, 10.0),
+        (TensorType::Mxfp4, 4.0),
+    ];
+    for (ty, steps) in steps {
         for (n, x) in blocks.iter().enumerate() {
             let mut bytes = vec![];
             encode_row(ty, x, &mut bytes).unwrap();
@@ -149,14 +167,37 @@ fn k_scales_round_trip() {
 }
 
 #[test]
+fn other_scales_round_trip() {
+    let mut random = Random(12);
+    for _ in 0..1000 {
+        let scales = std::array::from_fn(|_| (random.next() & 63) as u8);
+        assert_eq!(q3_k_scales(&pack_q3_k_scales(&scales)), scales);
+        let scales = std::array::from_fn(|_| (random.next() & 63) as u8);
+        assert_eq!(iq4_xs_scales(&pack_iq4_xs_scales(&scales)), scales);
+    }
+}
+
+/// Powers of two down to the smallest scale and below come back exactly, or as zero.
+#[test]
+fn mxfp4_reaches_its_smallest_scale() {
+    for exponent in -149..=127 {
+        let x = 2f32.powi(exponent);
+        let (mut bytes, mut back) = (vec![], [0.0; 32]);
+        encode_row(TensorType::Mxfp4, &[x; 32], &mut bytes).unwrap();
+        decode_row(TensorType::Mxfp4, &bytes, &mut back).unwrap();
+        assert_eq!(back, [if exponent < -128 { 0.0 } else { x }; 32], "2^{exponent}");
+    }
+}
+
+#[test]
 fn wrong_calls_are_errors() {
     let mut out = [0.0; 33];
     let error = decode_row(TensorType::Q4_0, &[0; 18], &mut out).unwrap_err();
     assert_eq!(error, FormatError::RowLength { ty: TensorType::Q4_0, len: 33 });
     let error = decode_row(TensorType::Q4_0, &[0; 17], &mut out[..32]).unwrap_err();
     assert_eq!(error.to_string(), "a Q4_0 row of 32 elements takes 18 bytes, not 17");
-    let error = decode_row(TensorType::Iq4Nl, &[0; 18], &mut out[..32]).unwrap_err();
-    assert_eq!(error.to_string(), "decoding tensor type IQ4_NL is not supported");
+    let error = decode_row(TensorType::Nvfp4, &[0; 36], &mut [0.0; 64]).unwrap_err();
+    assert_eq!(error.to_string(), "decoding tensor type NVFP4 is not supported");
     let mut bytes = vec![];
     for bad in [f32::NAN, f32::INFINITY] {
         let mut x = [0.0; 32];

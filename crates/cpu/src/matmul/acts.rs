@@ -26,6 +26,8 @@ pub struct ActBlock {
     pub start32: [i32; 2],
     /// 16 times the sum.
     pub sum16: i32,
+    /// The sum over the first half and over the second, as a pair of i16.
+    pub halves: i32,
     /// Scale.
     pub d: f32,
     /// Scale times sum; in the first of two planes the total of both.
@@ -186,6 +188,7 @@ fn block<S: Simd>(s: S, q: [S::F; 4], d: f32) -> ActBlock {
     for (i, b) in bytes.iter().enumerate() {
         sums[i / 16][i / 2 % 2] += i16::from(b.cast_signed());
     }
+    let by_half = [sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]];
     let total = [sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]];
     let sum = i32::from(total[0]) + i32::from(total[1]);
     let mut words = [0; 8];
@@ -194,18 +197,19 @@ fn block<S: Simd>(s: S, q: [S::F; 4], d: f32) -> ActBlock {
     }
     ActBlock {
         q: words,
-        start8: pair(total, 8),
-        start16: pair(total, 16),
-        start32: [pair(sums[0], 32), pair(sums[1], 32)],
+        start8: pair(total, -8),
+        start16: pair(total, -16),
+        start32: [pair(sums[0], -32), pair(sums[1], -32)],
         sum16: 16 * sum,
+        halves: pair(by_half, 1),
         d,
         s: d * sum as f32,
     }
 }
 
-/// `-factor` times a pair of sums, as one word of two i16. At most 32 * 8 * 127 or 16 * 16 * 127: it fits.
+/// `factor` times a pair of sums, as one word of two i16. At most 32 * 8 * 127 or 16 * 16 * 127: it fits.
 #[inline(always)]
 fn pair(sums: [i16; 2], factor: i16) -> i32 {
-    let (a, b) = ((sums[0] * -factor).to_le_bytes(), (sums[1] * -factor).to_le_bytes());
+    let (a, b) = ((sums[0] * factor).to_le_bytes(), (sums[1] * factor).to_le_bytes());
     i32::from_le_bytes([a[0], a[1], b[0], b[1]])
 }

@@ -12,7 +12,7 @@
 )]
 
 use super::acts::ActBlock;
-use super::format::{Format, Product};
+use super::format::{Format, Minimum, Product};
 use super::planes::Planes;
 use crate::simd::Simd;
 
@@ -43,7 +43,7 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
                         s.prefetch(packed, AHEAD + planes + 64 * line);
                     }
                 }
-                let w = F::Bits::unpack(s, &packed[planes..planes + F::Bits::BYTES]);
+                let w = F::weights(s, F::Bits::unpack(s, &packed[planes..planes + F::Bits::BYTES]));
                 let scales = F::scales(s, packed, &head, sub);
                 for t in 0..T {
                     let x = &tokens[t][block * F::SUBS + sub];
@@ -51,8 +51,18 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
                         let n = s.from_i32(product::<S, F>(s, &w, scales.halves, &x[p]));
                         acc[g][t] = s.fma(n, s.mul(scales.scale, s.splat(x[p].d)), acc[g][t]);
                     }
-                    if F::MINIMUM {
-                        acc[g][t] = s.fma(scales.minimum, s.splat(x[0].s), acc[g][t]);
+                    match F::MINIMUM {
+                        Minimum::None => {}
+                        Minimum::Block => {
+                            acc[g][t] = s.fma(scales.minimum, s.splat(x[0].s), acc[g][t]);
+                        }
+                        Minimum::Halves => {
+                            for p in 0..P {
+                                let k = s.acc_finish_scaled(s.acc_start(x[p].halves), scales.minima);
+                                let ms = s.mul(scales.minimum, s.splat(x[p].d));
+                                acc[g][t] = s.fma(s.from_i32(k), ms, acc[g][t]);
+                            }
+                        }
                     }
                 }
             }
@@ -69,7 +79,9 @@ fn product<S: Simd, F: Format>(s: S, w: &[S::I; 8], halves: [S::I; 2], x: &ActBl
         Product::Unsigned5 => s.add_i32(whole(s, w, x, x.start16), s.splat_i32(x.sum16)),
         Product::Zero8 => whole(s, w, x, x.start8),
         Product::Zero16 => whole(s, w, x, x.start16),
-        Product::Halves => s.add_i32(half(s, w, x, halves[0], 0), half(s, w, x, halves[1], 1)),
+        Product::Halves => both(s, w, x, halves, x.start32),
+        Product::HalvesUnsigned2 => both(s, w, x, halves, [0; 2]),
+        Product::HalvesEight => s.shr_i32::<3>(both(s, w, x, halves, x.start32)),
         Product::Signed => {
             let mut sum = s.splat_i32(0);
             for j in 0..8 {
@@ -90,12 +102,16 @@ fn whole<S: Simd>(s: S, w: &[S::I; 8], x: &ActBlock, start: i32) -> S::I {
     s.acc_finish(acc)
 }
 
-/// Sum over half a block around 32, times its scale.
+/// Sum over each half of a block, starting at `start`, times its scale.
 #[inline(always)]
-fn half<S: Simd>(s: S, w: &[S::I; 8], x: &ActBlock, scale: S::I, h: usize) -> S::I {
-    let mut acc = s.acc_start(x.start32[h]);
-    for j in 4 * h..4 * h + 4 {
-        acc = s.acc_step(acc, w[j], x.q[j]);
+fn both<S: Simd>(s: S, w: &[S::I; 8], x: &ActBlock, scales: [S::I; 2], start: [i32; 2]) -> S::I {
+    let mut sums = scales;
+    for h in 0..2 {
+        let mut acc = s.acc_start(start[h]);
+        for j in 4 * h..4 * h + 4 {
+            acc = s.acc_step(acc, w[j], x.q[j]);
+        }
+        sums[h] = s.acc_finish_scaled(acc, scales[h]);
     }
-    s.acc_finish_scaled(acc, scale)
+    s.add_i32(sums[0], sums[1])
 }

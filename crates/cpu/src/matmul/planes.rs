@@ -5,7 +5,7 @@
 
 use crate::simd::Simd;
 
-/// A packing of 4, 5, 6 or 8 bits per code.
+/// A packing of 2, 3, 4, 5, 6 or 8 bits per code.
 pub trait Planes: 'static {
     /// Bits per code.
     const BITS: usize;
@@ -17,6 +17,69 @@ pub trait Planes: 'static {
 
     /// The groups of a block of `BYTES` bytes.
     fn unpack<S: Simd>(s: S, block: &[u8]) -> [S::I; 8];
+}
+
+/// Four groups of two bits per vector.
+pub struct Bits2;
+
+impl Planes for Bits2 {
+    const BITS: usize = 2;
+
+    #[inline(always)]
+    fn pack<S: Simd>(s: S, g: &[S::I; 8], out: &mut [u8]) {
+        for (g, out) in g.as_chunks::<4>().0.iter().zip(out.chunks_exact_mut(32)) {
+            let low = s.or(g[0], s.shl_i16::<2>(g[1]));
+            let high = s.or(s.shl_i16::<4>(g[2]), s.shl_i16::<6>(g[3]));
+            s.store_bytes(s.or(low, high), out);
+        }
+    }
+
+    #[inline(always)]
+    fn unpack<S: Simd>(s: S, block: &[u8]) -> [S::I; 8] {
+        let low = s.splat_u8(3);
+        let mut groups = [low; 8];
+        for j in 0..2 {
+            let v = s.load_bytes(&block[32 * j..]);
+            groups[4 * j] = s.and(v, low);
+            groups[4 * j + 1] = s.and(s.shr_u16::<2>(v), low);
+            groups[4 * j + 2] = s.and(s.shr_u16::<4>(v), low);
+            groups[4 * j + 3] = s.and(s.shr_u16::<6>(v), low);
+        }
+        groups
+    }
+}
+
+/// Groups 0 to 5 in the low six bits of three vectors; 6 and 7 in the two bits above.
+pub struct Bits3;
+
+impl Planes for Bits3 {
+    const BITS: usize = 3;
+
+    #[inline(always)]
+    fn pack<S: Simd>(s: S, g: &[S::I; 8], out: &mut [u8]) {
+        let (m3, m4) = (s.splat_u8(3), s.splat_u8(4));
+        // The low two bits of group 6, those of group 7, the third bits of both.
+        let thirds = s.or(s.shl_i16::<4>(s.and(g[6], m4)), s.shl_i16::<5>(s.and(g[7], m4)));
+        let tops = [s.shl_i16::<6>(s.and(g[6], m3)), s.shl_i16::<6>(s.and(g[7], m3)), thirds];
+        for j in 0..3 {
+            let low = s.or(g[2 * j], s.shl_i16::<3>(g[2 * j + 1]));
+            s.store_bytes(s.or(low, tops[j]), &mut out[32 * j..]);
+        }
+    }
+
+    #[inline(always)]
+    fn unpack<S: Simd>(s: S, block: &[u8]) -> [S::I; 8] {
+        let (low, m3, m4) = (s.splat_u8(7), s.splat_u8(3), s.splat_u8(4));
+        let mut groups = [low; 8];
+        let v = [s.load_bytes(block), s.load_bytes(&block[32..]), s.load_bytes(&block[64..])];
+        for j in 0..3 {
+            groups[2 * j] = s.and(v[j], low);
+            groups[2 * j + 1] = s.and(s.shr_u16::<3>(v[j]), low);
+        }
+        groups[6] = s.or(s.and(s.shr_u16::<6>(v[0]), m3), s.and(s.shr_u16::<4>(v[2]), m4));
+        groups[7] = s.or(s.and(s.shr_u16::<6>(v[1]), m3), s.and(s.shr_u16::<5>(v[2]), m4));
+        groups
+    }
 }
 
 /// Two groups of nibbles per vector: `j` below `j + 4`.
@@ -89,12 +152,8 @@ impl Planes for Bits6 {
 
     #[inline(always)]
     fn pack<S: Simd>(s: S, g: &[S::I; 8], out: &mut [u8]) {
-        let m3 = s.splat_u8(3);
         for (g, out) in g.as_chunks::<4>().0.iter().zip(out.chunks_exact_mut(96)) {
-            let tops = [s.and(g[3], m3), s.and(s.shr_u16::<2>(g[3]), m3), s.and(s.shr_u16::<4>(g[3]), m3)];
-            for j in 0..3 {
-                s.store_bytes(s.or(g[j], s.shl_i16::<6>(tops[j])), &mut out[32 * j..]);
-            }
+            pack6(s, g, out);
         }
     }
 
@@ -105,9 +164,19 @@ impl Planes for Bits6 {
     }
 }
 
-/// Four groups of six bits.
+/// Packs four vectors of six bits per byte into 96 bytes.
 #[inline(always)]
-fn unpack6<S: Simd>(s: S, half: &[u8]) -> [S::I; 4] {
+pub fn pack6<S: Simd>(s: S, g: &[S::I; 4], out: &mut [u8]) {
+    let m3 = s.splat_u8(3);
+    let tops = [s.and(g[3], m3), s.and(s.shr_u16::<2>(g[3]), m3), s.and(s.shr_u16::<4>(g[3]), m3)];
+    for j in 0..3 {
+        s.store_bytes(s.or(g[j], s.shl_i16::<6>(tops[j])), &mut out[32 * j..]);
+    }
+}
+
+/// Inverse of [`pack6`].
+#[inline(always)]
+pub fn unpack6<S: Simd>(s: S, half: &[u8]) -> [S::I; 4] {
     let (low, m3, mc, m30) = (s.splat_u8(63), s.splat_u8(3), s.splat_u8(12), s.splat_u8(0x30));
     let v = [s.load_bytes(half), s.load_bytes(&half[32..]), s.load_bytes(&half[64..])];
     let g3 = s.or(s.and(s.shr_u16::<6>(v[0]), m3), s.and(s.shr_u16::<4>(v[1]), mc));
@@ -140,7 +209,7 @@ impl Planes for Bits8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bits4, Bits5, Bits6, Bits8, Planes};
+    use super::{Bits2, Bits3, Bits4, Bits5, Bits6, Bits8, Planes};
     use crate::simd::{Scalar, Simd};
 
     fn round_trip<P: Planes>() {
@@ -164,6 +233,8 @@ mod tests {
 
     #[test]
     fn packing_is_lossless() {
+        round_trip::<Bits2>();
+        round_trip::<Bits3>();
         round_trip::<Bits4>();
         round_trip::<Bits5>();
         round_trip::<Bits6>();

@@ -199,6 +199,10 @@ impl Simd for Avx2 {
         avx!(_mm256_or_si256(a, b))
     }
     #[inline(always)]
+    fn lookup(self, table: __m256i, index: __m256i) -> __m256i {
+        avx!(_mm256_shuffle_epi8(table, index))
+    }
+    #[inline(always)]
     fn shl_i16<const N: i32>(self, a: __m256i) -> __m256i {
         avx!(_mm256_slli_epi16::<N>(a))
     }

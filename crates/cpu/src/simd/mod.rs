@@ -246,6 +246,8 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     fn and(self, a: Self::I, b: Self::I) -> Self::I;
     /// Bitwise or.
     fn or(self, a: Self::I, b: Self::I) -> Self::I;
+    /// The byte of a 16-byte table for each byte of `index`, all of them below 16. The table stands twice in `table`.
+    fn lookup(self, table: Self::I, index: Self::I) -> Self::I;
     /// 16-bit lanes shifted left.
     fn shl_i16<const N: i32>(self, a: Self::I) -> Self::I;
     /// 16-bit lanes shifted right, zeros coming in.

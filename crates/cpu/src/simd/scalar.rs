@@ -214,6 +214,10 @@ impl Simd for Scalar {
         I256(std::array::from_fn(|i| a.0[i] | b.0[i]))
     }
     #[inline(always)]
+    fn lookup(self, table: I256, index: I256) -> I256 {
+        I256(std::array::from_fn(|i| table.0[usize::from(index.0[i] & 15)]))
+    }
+    #[inline(always)]
     fn shl_i16<const N: i32>(self, a: I256) -> I256 {
         a.map_i16(|x| x << N)
     }

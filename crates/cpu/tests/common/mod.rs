@@ -5,7 +5,7 @@ use minfer_gguf::TensorType;
 use minfer_graph::WeightSpec;
 
 /// The types the crate packs.
-pub const TYPES: [TensorType; 11] = [
+pub const TYPES: [TensorType; 16] = [
     TensorType::F32,
     TensorType::F16,
     TensorType::Bf16,
@@ -17,6 +17,11 @@ pub const TYPES: [TensorType; 11] = [
     TensorType::Q4K,
     TensorType::Q5K,
     TensorType::Q6K,
+    TensorType::Q2K,
+    TensorType::Q3K,
+    TensorType::Iq4Nl,
+    TensorType::Iq4Xs,
+    TensorType::Mxfp4,
 ];
 
 /// xorshift64*.
@@ -44,12 +49,17 @@ pub fn spec(ty: TensorType, rows: usize, cols: usize) -> WeightSpec {
     WeightSpec { name: "w".into(), ty, rows, cols }
 }
 
+/// Levels of the IQ4 types.
+const NON_LINEAR: [i32; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
 /// 32 weights with their scales, in the contract's terms.
 pub struct Block {
     pub w: [i32; 32],
     pub ws: f32,
     pub m: f32,
     pub halves: [i32; 2],
+    /// The integer minima of Q2_K, whose float part is `m`.
+    pub minima: [i32; 2],
 }
 
 fn half(b: &[u8], at: usize) -> f32 {
@@ -79,7 +89,7 @@ pub fn blocks(ty: TensorType, row: &[u8]) -> Vec<Block> {
     let mut out = Vec::new();
     for b in row.chunks_exact(ty.block_bytes()) {
         for j in 0..ty.block_len() / 32 {
-            let mut block = Block { w: [0; 32], ws: half(b, 0), m: 0.0, halves: [1, 1] };
+            let mut block = Block { w: [0; 32], ws: half(b, 0), m: 0.0, halves: [1, 1], minima: [0, 0] };
             if let TensorType::Q4K | TensorType::Q5K = ty {
                 let (sc, m) = k_scale(b, j);
                 block.ws = half(b, 0) * sc;
@@ -87,6 +97,23 @@ pub fn blocks(ty: TensorType, row: &[u8]) -> Vec<Block> {
             } else if ty == TensorType::Q6K {
                 block.ws = half(b, 208);
                 block.halves = [2 * j, 2 * j + 1].map(|i| i32::from(b[192 + i] as i8));
+            } else if ty == TensorType::Q2K {
+                (block.ws, block.m) = (half(b, 80), -half(b, 82));
+                block.halves = [2 * j, 2 * j + 1].map(|i| i32::from(b[i] & 15));
+                block.minima = [2 * j, 2 * j + 1].map(|i| i32::from(b[i] >> 4));
+            } else if ty == TensorType::Q3K {
+                block.ws = half(b, 108);
+                block.halves = [2 * j, 2 * j + 1].map(|i| {
+                    let low = b[96 + i % 8] >> (i / 8 * 4) & 15;
+                    let high = b[104 + i % 4] >> (i / 4 * 2) & 3;
+                    i32::from(low | high << 4) - 32
+                });
+            } else if ty == TensorType::Iq4Xs {
+                let low = b[4 + j / 2] >> (j % 2 * 4) & 15;
+                let high = (u16::from_le_bytes([b[2], b[3]]) >> (2 * j) & 3) as u8;
+                block.ws = half(b, 0) * (f32::from(low | high << 4) - 32.0);
+            } else if ty == TensorType::Mxfp4 {
+                block.ws = 2f64.powi(i32::from(b[0]) - 128) as f32;
             } else if has_minimum(ty) {
                 block.m = half(b, 2);
             }
@@ -104,6 +131,16 @@ pub fn blocks(ty: TensorType, row: &[u8]) -> Vec<Block> {
                         let low = b[j / 4 * 64 + j % 2 * 32 + i] >> (j % 4 / 2 * 4) & 15;
                         let high = b[128 + j / 4 * 32 + i] >> (j % 4 * 2) & 3;
                         i32::from(low | high << 4) - 32
+                    }
+                    TensorType::Q2K => i32::from(b[16 + j / 4 * 32 + i] >> (j % 4 * 2) & 3),
+                    TensorType::Q3K => {
+                        let low = b[32 + j / 4 * 32 + i] >> (j % 4 * 2) & 3;
+                        i32::from(low | (b[i] >> j & 1) << 2) - 4
+                    }
+                    TensorType::Iq4Nl => NON_LINEAR[nib(b, 2, i) as usize],
+                    TensorType::Iq4Xs => NON_LINEAR[nib(b, 8 + 16 * j, i) as usize],
+                    TensorType::Mxfp4 => {
+                        [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12][nib(b, 1, i) as usize]
                     }
                     _ => panic!("{ty} has no blocks"),
                 }
@@ -152,12 +189,19 @@ pub fn dot(ty: TensorType, w: &[Block], x: &[Act], planes: usize) -> f32 {
     for (w, x) in w.iter().zip(x) {
         let sum = |q: &[i32; 32], r: std::ops::Range<usize>| r.map(|i| w.w[i] * q[i]).sum::<i32>();
         let n = |q| w.halves[0] * sum(q, 0..16) + w.halves[1] * sum(q, 16..32);
+        let total = |q: &[i32; 32], r: std::ops::Range<usize>| q[r].iter().sum::<i32>();
+        let k = |q| w.minima[0] * total(q, 0..16) + w.minima[1] * total(q, 16..32);
         acc = (n(&x.q) as f32).mul_add(w.ws * x.d, acc);
         if planes == 2 {
             acc = (n(&x.q2) as f32).mul_add(w.ws * x.d2, acc);
         }
         if has_minimum(ty) {
             acc = w.m.mul_add(x.s, acc);
+        } else if ty == TensorType::Q2K {
+            acc = (k(&x.q) as f32).mul_add(w.m * x.d, acc);
+            if planes == 2 {
+                acc = (k(&x.q2) as f32).mul_add(w.m * x.d2, acc);
+            }
         }
     }
     acc
@@ -212,6 +256,9 @@ pub fn random_weights(rng: &mut Rng, ty: TensorType, rows: usize, cols: usize) -
     }
     let mut out: Vec<u8> = (0..n).map(|_| (rng.next() >> 56) as u8).collect();
     for block in out.chunks_exact_mut(ty.block_bytes()) {
+        if ty == TensorType::Mxfp4 {
+            block[0] = 112 + block[0] % 16;
+        }
         for at in float_fields(ty) {
             let x = half::f16::from_f32(rng.float() * 0.01);
             block[*at..at + 2].copy_from_slice(&x.to_le_bytes());
@@ -220,10 +267,13 @@ pub fn random_weights(rng: &mut Rng, ty: TensorType, rows: usize, cols: usize) -
     out
 }
 
-/// Where a block has its half-precision numbers.
+/// Where a block has its half-precision numbers. MXFP4 has none but a power of two in its first byte.
 pub fn float_fields(ty: TensorType) -> &'static [usize] {
     match ty {
         TensorType::Q6K => &[208],
+        TensorType::Q2K => &[80, 82],
+        TensorType::Q3K => &[108],
+        TensorType::Mxfp4 => &[],
         ty if has_minimum(ty) => &[0, 2],
         _ => &[0],
     }

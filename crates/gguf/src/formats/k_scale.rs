@@ -34,37 +34,40 @@ pub const fn pack_k_scales(scales: &[u8; 8], minima: &[u8; 8]) -> [u8; 12] {
     packed
 }
 
-/// A block of 256 elements in eight groups, rounded to nearest: the header's numbers and a level per element.
-pub(super) struct Groups {
+/// A block of 256 elements in `G` groups, rounded to nearest: the header's numbers and a level per element.
+pub(super) struct Groups<const G: usize> {
     /// Scale of the scales.
     pub(super) d: f32,
     /// Scale of the minima.
     pub(super) dmin: f32,
-    /// The packed scales and minima.
-    pub(super) packed: [u8; 12],
+    /// A scale per group.
+    pub(super) scales: [u8; G],
+    /// A minimum per group.
+    pub(super) minima: [u8; G],
     /// `x[i] ≈ d * scale * levels[i] - dmin * minimum`.
     pub(super) levels: [u8; 256],
 }
 
-/// Quantises 256 elements in groups of 32 with levels `0..=top`.
-pub(super) fn quantise_groups(x: &[f32; 256], top: u8) -> Groups {
-    let (groups, _) = x.as_chunks::<32>();
+/// Quantises 256 elements in `G` groups with levels `0..=top` and scales and minima `0..=limit`.
+pub(super) fn quantise_groups<const G: usize>(x: &[f32; 256], top: u8, limit: u8) -> Groups<G> {
+    let len = 256 / G;
+    let (top, limit) = (f32::from(top), f32::from(limit));
     // A minimum is stored as a non-negative number to subtract, so a group of positive elements starts at zero.
-    let ranges: [(f32, f32); 8] = std::array::from_fn(|g| {
-        let (lo, hi) = super::range(&groups[g]);
+    let ranges: [(f32, f32); G] = std::array::from_fn(|g| {
+        let (lo, hi) = super::range(&x[g * len..][..len]);
         (lo.min(0.0), hi.max(0.0))
     });
-    let steps = ranges.map(|(lo, hi)| (hi - lo) / f32::from(top));
+    let steps = ranges.map(|(lo, hi)| (hi - lo) / top);
     let half = |v: f32| half::f16::from_f32(v).to_f32();
-    let d = half(steps.iter().fold(0.0, |a, &b| f32::max(a, b)) / 63.0);
-    let dmin = half(ranges.iter().fold(0.0, |a, &(lo, _)| f32::max(a, -lo)) / 63.0);
-    let six_bits = |v: f32| v.round().clamp(0.0, 63.0) as u8;
-    let scales: [u8; 8] = std::array::from_fn(|g| six_bits(steps[g] * super::inverse(d)));
-    let minima: [u8; 8] = std::array::from_fn(|g| six_bits(-ranges[g].0 * super::inverse(dmin)));
+    let d = half(steps.iter().fold(0.0, |a, &b| f32::max(a, b)) / limit);
+    let dmin = half(ranges.iter().fold(0.0, |a, &(lo, _)| f32::max(a, -lo)) / limit);
+    let whole = |v: f32| v.round().clamp(0.0, limit) as u8;
+    let scales = steps.map(|step| whole(step * super::inverse(d)));
+    let minima = ranges.map(|(lo, _)| whole(-lo * super::inverse(dmin)));
     let levels = std::array::from_fn(|i| {
-        let g = i / 32;
+        let g = i / len;
         let (step, minimum) = (d * f32::from(scales[g]), dmin * f32::from(minima[g]));
-        ((x[i] + minimum) * super::inverse(step)).round().clamp(0.0, f32::from(top)) as u8
+        ((x[i] + minimum) * super::inverse(step)).round().clamp(0.0, top) as u8
     });
-    Groups { d, dmin, packed: pack_k_scales(&scales, &minima), levels }
+    Groups { d, dmin, scales, minima, levels }
 }

@@ -11,7 +11,12 @@
 )]
 
 mod float;
+pub mod iq4_nl;
+pub mod iq4_xs;
 mod k_scale;
+pub mod mxfp4;
+pub mod q2_k;
+pub mod q3_k;
 pub mod q4_0;
 pub mod q4_1;
 pub mod q4_k;
@@ -21,7 +26,9 @@ pub mod q5_k;
 pub mod q6_k;
 pub mod q8_0;
 
+pub use iq4_xs::{iq4_xs_scales, pack_iq4_xs_scales};
 pub use k_scale::{k_scales, pack_k_scales};
+pub use q3_k::{pack_q3_k_scales, q3_k_scales};
 
 use crate::{FormatError, TensorType};
 
@@ -40,9 +47,14 @@ assert_sizes!(
     Q5_0 = q5_0,
     Q5_1 = q5_1,
     Q8_0 = q8_0,
+    Q2K = q2_k,
+    Q3K = q3_k,
     Q4K = q4_k,
     Q5K = q5_k,
-    Q6K = q6_k
+    Q6K = q6_k,
+    Iq4Nl = iq4_nl,
+    Iq4Xs = iq4_xs,
+    Mxfp4 = mxfp4
 );
 
 /// Decodes one row: `bytes` as `ty` stores them to `out.len()` elements.
@@ -64,9 +76,14 @@ pub fn decode_row(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), F
         TensorType::Q5_0 => decode_blocks(bytes, out, q5_0::decode_block),
         TensorType::Q5_1 => decode_blocks(bytes, out, q5_1::decode_block),
         TensorType::Q8_0 => decode_blocks(bytes, out, q8_0::decode_block),
+        TensorType::Q2K => decode_blocks(bytes, out, q2_k::decode_block),
+        TensorType::Q3K => decode_blocks(bytes, out, q3_k::decode_block),
         TensorType::Q4K => decode_blocks(bytes, out, q4_k::decode_block),
         TensorType::Q5K => decode_blocks(bytes, out, q5_k::decode_block),
         TensorType::Q6K => decode_blocks(bytes, out, q6_k::decode_block),
+        TensorType::Iq4Nl => decode_blocks(bytes, out, iq4_nl::decode_block),
+        TensorType::Iq4Xs => decode_blocks(bytes, out, iq4_xs::decode_block),
+        TensorType::Mxfp4 => decode_blocks(bytes, out, mxfp4::decode_block),
         _ => return Err(FormatError::Unsupported { action: "decoding", ty }),
     }
     Ok(())
@@ -105,9 +122,14 @@ pub fn encode_row(ty: TensorType, x: &[f32], out: &mut Vec<u8>) -> Result<(), Fo
         TensorType::Q5_0 => encode_blocks(x, out, q5_0::encode_block),
         TensorType::Q5_1 => encode_blocks(x, out, q5_1::encode_block),
         TensorType::Q8_0 => encode_blocks(x, out, q8_0::encode_block),
+        TensorType::Q2K => encode_blocks(x, out, q2_k::encode_block),
+        TensorType::Q3K => encode_blocks(x, out, q3_k::encode_block),
         TensorType::Q4K => encode_blocks(x, out, q4_k::encode_block),
         TensorType::Q5K => encode_blocks(x, out, q5_k::encode_block),
         TensorType::Q6K => encode_blocks(x, out, q6_k::encode_block),
+        TensorType::Iq4Nl => encode_blocks(x, out, iq4_nl::encode_block),
+        TensorType::Iq4Xs => encode_blocks(x, out, iq4_xs::encode_block),
+        TensorType::Mxfp4 => encode_blocks(x, out, mxfp4::encode_block),
         _ => return Err(FormatError::Unsupported { action: "encoding", ty }),
     }
     Ok(())
@@ -159,4 +181,10 @@ fn range(x: &[f32]) -> (f32, f32) {
 /// `1 / d`, and 0 for 0.
 fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
+}
+
+/// Which of the levels, times `d`, is nearest to `v`; the first of several.
+fn nearest(levels: &[i8; 16], d: f32, v: f32) -> u8 {
+    let distance = |i: u8| (d * f32::from(levels[usize::from(i)]) - v).abs();
+    (1..16).fold(0, |best, i| if distance(i) < distance(best) { i } else { best })
 }

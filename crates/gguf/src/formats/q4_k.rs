@@ -10,7 +10,7 @@
 //! `x[i] = (d * scale[g]) * q[i] - dmin * minimum[g]` with `g = i / 32`
 
 use super::k_scale::quantise_groups;
-use super::{half_at, k_scales, put_half};
+use super::{half_at, k_scales, pack_k_scales, put_half};
 
 /// Elements per block.
 pub const BLOCK_LEN: usize = 256;
@@ -33,11 +33,11 @@ pub fn decode_block(block: &[u8; BLOCK_BYTES], x: &mut [f32; BLOCK_LEN]) {
 
 /// Encodes a block, rounding to nearest.
 pub fn encode_block(x: &[f32; BLOCK_LEN]) -> [u8; BLOCK_BYTES] {
-    let groups = quantise_groups(x, 15);
+    let groups = quantise_groups::<8>(x, 15, 63);
     let mut block = [0; BLOCK_BYTES];
     put_half(&mut block, 0, groups.d);
     put_half(&mut block, 2, groups.dmin);
-    block[4..16].copy_from_slice(&groups.packed);
+    block[4..16].copy_from_slice(&pack_k_scales(&groups.scales, &groups.minima));
     for (i, level) in groups.levels.iter().enumerate() {
         block[16 + i / 64 * 32 + i % 32] |= if i / 32 % 2 == 0 { *level } else { level << 4 };
     }

@@ -11,7 +11,7 @@
 //! `x[i] = (d * scale[g]) * q[i] - dmin * minimum[g]` with `g = i / 32`
 
 use super::k_scale::quantise_groups;
-use super::{half_at, k_scales, put_half};
+use super::{half_at, k_scales, pack_k_scales, put_half};
 
 /// Elements per block.
 pub const BLOCK_LEN: usize = 256;
@@ -35,11 +35,11 @@ pub fn decode_block(block: &[u8; BLOCK_BYTES], x: &mut [f32; BLOCK_LEN]) {
 
 /// Encodes a block, rounding to nearest.
 pub fn encode_block(x: &[f32; BLOCK_LEN]) -> [u8; BLOCK_BYTES] {
-    let groups = quantise_groups(x, 31);
+    let groups = quantise_groups::<8>(x, 31, 63);
     let mut block = [0; BLOCK_BYTES];
     put_half(&mut block, 0, groups.d);
     put_half(&mut block, 2, groups.dmin);
-    block[4..16].copy_from_slice(&groups.packed);
+    block[4..16].copy_from_slice(&pack_k_scales(&groups.scales, &groups.minima));
     for (i, level) in groups.levels.iter().enumerate() {
         let (g, j) = (i / 32, i % 32);
         block[16 + j] |= (level >> 4) << g;

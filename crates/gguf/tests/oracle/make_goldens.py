@@ -20,8 +20,9 @@ from gguf import GGMLQuantizationType as T
 from gguf import GGUFValueType as V
 
 OUT = Path(__file__).parent.parent / "data"
-DECODED = [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.Q4_K, T.Q5_K, T.Q6_K]
-ENCODED = [T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0]
+DECODED = [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.Q4_K, T.Q5_K, T.Q6_K,
+           T.Q2_K, T.Q3_K, T.IQ4_NL, T.IQ4_XS, T.MXFP4]
+ENCODED = [T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.MXFP4]
 
 
 def load_ggml():
@@ -57,16 +58,21 @@ def blocks_of(q, rng):
     for row, byte in enumerate([0x00, 0xFF, 0x7F, 0x80, 0x0F, 0xF0, 0x3C]):
         blocks[row] = byte
     if length > 1:
-        # The half-precision numbers of a block: two at the front, one at the end for Q6_K.
-        halves = {T.Q6_K: [208], T.Q4_0: [0], T.Q5_0: [0], T.Q8_0: [0]}.get(q, [0, 2])
+        # The half-precision numbers of a block: two at the front but for these.
+        halves = {T.Q6_K: [208], T.Q2_K: [80, 82], T.Q3_K: [108], T.MXFP4: [],
+                  T.Q4_0: [0], T.Q5_0: [0], T.Q8_0: [0], T.IQ4_NL: [0], T.IQ4_XS: [0]}.get(q, [0, 2])
         for at in halves:
             tame = rng.normal(0, 0.02, count - 10).astype(np.float16)
             blocks[10:, at : at + 2] = tame.view(np.uint8).reshape(-1, 2)
+    if q == T.MXFP4:
+        # Every scale.
+        blocks = np.resize(blocks, (256, size))
+        blocks[:, 0] = np.arange(256)
     return blocks
 
 
 def c_function(lib, q, kind):
-    name = {T.Q4_K: "q4_K", T.Q5_K: "q5_K", T.Q6_K: "q6_K"}.get(q, q.name.lower())
+    name = q.name.lower().replace("_k", "_K")
     return getattr(lib, f"dequantize_row_{name}" if kind == "decode" else f"quantize_row_{name}_ref")
 
 

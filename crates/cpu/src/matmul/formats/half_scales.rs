@@ -29,7 +29,7 @@ pub fn load<S: Simd>(s: S, head: &[u8]) -> S::F {
 /// A scale alone, or with a minimum.
 #[inline(always)]
 pub fn scales<S: Simd>(s: S, scale: S::F, minimum: S::F) -> Scales<S> {
-    Scales { scale, minimum, halves: [s.splat_i32(0); 2] }
+    Scales { scale, minimum, halves: [s.splat_i32(0); 2], minima: s.splat_i32(0) }
 }
 
 /// Codes of 16 bytes: low nibbles, then high ones.

@@ -1,7 +1,7 @@
 //! Q4_0: a scale and nibbles around 8.
 
 use super::half_scales;
-use crate::matmul::format::{BLOCK, Format, Product, Scales};
+use crate::matmul::format::{BLOCK, Format, Minimum, Product, Scales};
 use crate::matmul::planes::Bits4;
 use crate::simd::Simd;
 use minfer_gguf::TensorType;
@@ -14,7 +14,7 @@ impl Format for Q4_0 {
     type Bits = Bits4;
     const HEAD: usize = 16;
     const PRODUCT: Product = Product::Zero8;
-    const MINIMUM: bool = false;
+    const MINIMUM: Minimum = Minimum::None;
     type Head<S: Simd> = ();
 
     #[inline(always)]

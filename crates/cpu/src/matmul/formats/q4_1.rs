@@ -1,7 +1,7 @@
 //! Q4_1: a scale, a minimum and nibbles.
 
 use super::half_scales;
-use crate::matmul::format::{BLOCK, Format, Product, Scales};
+use crate::matmul::format::{BLOCK, Format, Minimum, Product, Scales};
 use crate::matmul::planes::Bits4;
 use crate::simd::Simd;
 use minfer_gguf::TensorType;
@@ -14,7 +14,7 @@ impl Format for Q4_1 {
     type Bits = Bits4;
     const HEAD: usize = 32;
     const PRODUCT: Product = Product::Unsigned4;
-    const MINIMUM: bool = true;
+    const MINIMUM: Minimum = Minimum::Block;
     type Head<S: Simd> = ();
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Q5_0: a scale and five bits around 16.
 
 use super::half_scales;
-use crate::matmul::format::{BLOCK, Format, Product, Scales};
+use crate::matmul::format::{BLOCK, Format, Minimum, Product, Scales};
 use crate::matmul::planes::Bits5;
 use crate::simd::Simd;
 use minfer_gguf::TensorType;
@@ -14,7 +14,7 @@ impl Format for Q5_0 {
     type Bits = Bits5;
     const HEAD: usize = 16;
     const PRODUCT: Product = Product::Zero16;
-    const MINIMUM: bool = false;
+    const MINIMUM: Minimum = Minimum::None;
     type Head<S: Simd> = ();
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Q5_1: a scale, a minimum and five bits.
 
 use super::half_scales;
-use crate::matmul::format::{BLOCK, Format, Product, Scales};
+use crate::matmul::format::{BLOCK, Format, Minimum, Product, Scales};
 use crate::matmul::planes::Bits5;
 use crate::simd::Simd;
 use minfer_gguf::TensorType;
@@ -14,7 +14,7 @@ impl Format for Q5_1 {
     type Bits = Bits5;
     const HEAD: usize = 32;
     const PRODUCT: Product = Product::Unsigned5;
-    const MINIMUM: bool = true;
+    const MINIMUM: Minimum = Minimum::Block;
     type Head<S: Simd> = ();
 
     #[inline(always)]

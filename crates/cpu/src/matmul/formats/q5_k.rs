@@ -1,7 +1,7 @@
 //! Q5_K: a 6-bit scale and a 6-bit minimum for each 32, five bits.
 
 use super::k_scales;
-use crate::matmul::format::{BLOCK, Format, Product, Scales};
+use crate::matmul::format::{BLOCK, Format, Minimum, Product, Scales};
 use crate::matmul::planes::Bits5;
 use crate::simd::Simd;
 use minfer_gguf::TensorType;
@@ -14,7 +14,7 @@ impl Format for Q5K {
     type Bits = Bits5;
     const HEAD: usize = k_scales::HEAD;
     const PRODUCT: Product = Product::Unsigned5;
-    const MINIMUM: bool = true;
+    const MINIMUM: Minimum = Minimum::Block;
     type Head<S: Simd> = k_scales::Head<S>;
 
     #[inline(always)]

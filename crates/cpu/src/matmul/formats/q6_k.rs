@@ -2,8 +2,8 @@
 //!
 //! Header: `d` of the rows, then the scales, `[16 columns][row]`.
 
-use super::half_scales;
-use crate::matmul::format::{BLOCK, Format, Product, Scales};
+use super::{byte_scales, half_scales};
+use crate::matmul::format::{BLOCK, Format, Minimum, Product, Scales};
 use crate::matmul::planes::Bits6;
 use crate::simd::Simd;
 use minfer_gguf::TensorType;
@@ -20,7 +20,7 @@ impl Format for Q6K {
     type Bits = Bits6;
     const HEAD: usize = 16 + 128;
     const PRODUCT: Product = Product::Halves;
-    const MINIMUM: bool = false;
+    const MINIMUM: Minimum = Minimum::None;
     type Head<S: Simd> = S::F;
 
     #[inline(always)]
@@ -41,16 +41,12 @@ impl Format for Q6K {
     #[inline(always)]
     fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
         half_scales::pack(blocks, D, &mut head[..16]);
-        for (i, out) in head[16..].iter_mut().enumerate() {
-            *out = blocks[i % 8][SCALES + i / 8];
-        }
+        byte_scales::pack(blocks, SCALES, &mut head[16..]);
     }
 
     fn put_head(head: &[u8], row: usize, block: &mut [u8]) {
         half_scales::put(head, row, block, D);
-        for (i, scale) in block[SCALES..D].iter_mut().enumerate() {
-            *scale = head[16 + 8 * i + row];
-        }
+        byte_scales::put(&head[16..], row, &mut block[SCALES..D]);
     }
 
     #[inline(always)]
@@ -62,6 +58,6 @@ impl Format for Q6K {
     fn scales<S: Simd>(s: S, packed: &[u8], head: &S::F, sub: usize) -> Scales<S> {
         let at = 16 + 16 * sub;
         let halves = [s.load_i8_pairs(&packed[at..]), s.load_i8_pairs(&packed[at + 8..])];
-        Scales { scale: *head, minimum: s.zero(), halves }
+        Scales { scale: *head, minimum: s.zero(), halves, minima: s.splat_i32(0) }
     }
 }

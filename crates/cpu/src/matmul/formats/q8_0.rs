@@ -1,7 +1,7 @@
 //! Q8_0: a scale and signed bytes.
 
 use super::half_scales;
-use crate::matmul::format::{BLOCK, Format, Product, Scales};
+use crate::matmul::format::{BLOCK, Format, Minimum, Product, Scales};
 use crate::matmul::planes::Bits8;
 use crate::simd::Simd;
 use minfer_gguf::TensorType;
@@ -14,7 +14,7 @@ impl Format for Q8_0 {
     type Bits = Bits8;
     const HEAD: usize = 16;
     const PRODUCT: Product = Product::Signed;
-    const MINIMUM: bool = false;
+    const MINIMUM: Minimum = Minimum::None;
     type Head<S: Simd> = ();
 
     #[inline(always)]
