@@ -11,7 +11,7 @@ use minfer_testkit::ReferenceBackend;
 use minfer_testkit::compare::{centred_nmse, log_softmax};
 use minfer_testkit::naive::NaiveModel;
 use minfer_testkit::rng::Rng;
-use minfer_testkit::tiny::{FAMILIES, TinySpec};
+use minfer_testkit::tiny::{TinySpec, family};
 use std::collections::HashMap;
 
 fn backend() -> ReferenceBackend {
@@ -226,7 +226,7 @@ fn run(m: &Model, ids: &[u32], chunks: &[usize], pages: &[i32; 4]) -> Vec<f32> {
 fn a_model_on_the_reference_agrees_with_the_naive_pass() {
     let mut rng = Rng::new(3);
     let ids: Vec<u32> = (0..90).map(|_| rng.below(256) as u32).collect();
-    for family in FAMILIES {
+    for family in [family::LLAMA, family::LLAMA3_ROPE, family::QWEN2] {
         let m = model(TinySpec { n_layer: 2, ..TinySpec::new(family) });
         let logits = run(&m, &ids, &[90], &[0, 1, 2, 3]);
         let naive = NaiveModel::parse(&m.spec.to_bytes().unwrap()).unwrap().log_probs(&ids, None).unwrap();

@@ -1,0 +1,242 @@
+//! The families of models: what sets each apart, one row each.
+//!
+//! Keys and tensors are those that the conversion of a published model of the family writes. Values are
+//! chosen so that mistakes show: windows, original contexts and temperature lengths shorter than the
+//! usual test text, soft caps low enough to bend, and numbers other than the usual defaults.
+
+/// An entry of a family's metadata, its key without the architecture.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Key {
+    /// A number.
+    U32(u32),
+    /// A number with a fraction.
+    F32(f32),
+    /// A text.
+    Text(&'static str),
+    /// A truth value for each layer, the list repeated as often as needed.
+    Layers(&'static [bool]),
+}
+
+/// Usual sizes of a family's models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Model width.
+    pub n_embd: usize,
+    /// Blocks.
+    pub n_layer: usize,
+    /// Width of the feed-forward part.
+    pub n_ff: usize,
+    /// Width of an expert.
+    pub n_ff_expert: usize,
+    /// Query heads.
+    pub n_head: usize,
+    /// KV heads.
+    pub n_kv_head: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Fewest blocks that show all kinds of layers.
+    pub min_layers: usize,
+}
+
+/// What the file says about the rotated part of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeDim {
+    /// Nothing: all of it.
+    Unsaid,
+    /// `rope.dimension_count` is the head's width.
+    Whole,
+    /// `rope.dimension_count` is three quarters of the head.
+    Part,
+}
+
+/// Tensors of rope factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeFactors {
+    /// None.
+    None,
+    /// `rope_freqs.weight`.
+    Freqs,
+    /// `rope_factors_long.weight` and `rope_factors_short.weight`.
+    LongShort,
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// Over each head.
+    Head,
+    /// Over the whole row.
+    Row,
+}
+
+/// Norms of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norms {
+    /// `attn_norm`, `ffn_norm`.
+    Pre,
+    /// `attn_norm`, `post_attention_norm`, `ffn_norm`, `post_ffw_norm`.
+    PrePost,
+    /// `post_attention_norm`, `post_ffw_norm`.
+    Post,
+    /// `attn_norm`, and `post_attention_norm` in the place of `ffn_norm`.
+    PostAttentionForFfn,
+}
+
+/// Experts in the place of the feed-forward part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// `expert_count`.
+    pub count: usize,
+    /// `expert_used_count`.
+    pub used: usize,
+    /// Whether `expert_feed_forward_length` is stated; else an expert is as wide as `feed_forward_length`.
+    pub width_key: bool,
+    /// Whether the router and the experts have biases.
+    pub biases: bool,
+}
+
+/// What sets a family apart from the plain llama shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Family {
+    /// Name of the family here.
+    pub name: &'static str,
+    /// `general.architecture`.
+    pub arch: &'static str,
+    /// Usual sizes.
+    pub shape: Shape,
+    /// Whether `vocab_size` is stated even if there is a tokenizer.
+    pub vocab_key: bool,
+    /// Base of the rotary frequencies.
+    pub base: f32,
+    /// Whether the base is stated.
+    pub base_key: bool,
+    /// Whether `attention.key_length` and `attention.value_length` are stated.
+    pub head_keys: bool,
+    /// The rotated part.
+    pub rope_dim: RopeDim,
+    /// Tensors of rope factors.
+    pub rope_factors: RopeFactors,
+    /// Whether q, k and v have biases.
+    pub qkv_bias: bool,
+    /// Whether the output projection has a bias.
+    pub output_bias: bool,
+    /// Whether q, k, v are one tensor, and gate and up are one tensor.
+    pub fused: bool,
+    /// Norms of q and k.
+    pub qk_norm: QkNorm,
+    /// Norms of a block.
+    pub norms: Norms,
+    /// Experts.
+    pub experts: Option<Experts>,
+    /// Whether there are `attn_sinks.weight`.
+    pub sinks: bool,
+    /// Whether the output head is the embedding.
+    pub tied: bool,
+    /// Size of the values that enter the feed-forward part's activation.
+    pub ff_gain: f64,
+    /// More metadata.
+    pub keys: &'static [(&'static str, Key)],
+}
+
+const SHAPE: Shape = Shape {
+    n_embd: 96,
+    n_layer: 4,
+    n_ff: 192,
+    n_ff_expert: 64,
+    n_head: 6,
+    n_kv_head: 2,
+    head_dim: 16,
+    min_layers: 2,
+};
+
+/// Plain llama.
+pub const LLAMA: Family = Family {
+    name: "llama",
+    arch: "llama",
+    shape: SHAPE,
+    vocab_key: true,
+    base: 10_000.0,
+    base_key: true,
+    head_keys: true,
+    rope_dim: RopeDim::Whole,
+    rope_factors: RopeFactors::None,
+    qkv_bias: false,
+    output_bias: false,
+    fused: false,
+    qk_norm: QkNorm::None,
+    norms: Norms::Pre,
+    experts: None,
+    sinks: false,
+    tied: false,
+    ff_gain: 1.0,
+    keys: &[],
+};
+
+/// Llama with `rope_freqs.weight`.
+pub const LLAMA3_ROPE: Family =
+    Family { name: "llama3-rope", base: 500_000.0, rope_factors: RopeFactors::Freqs, ..LLAMA };
+
+/// Qwen 2: biases on q, k, v.
+pub const QWEN2: Family = Family {
+    name: "qwen2",
+    arch: "qwen2",
+    base: 1_000_000.0,
+    rope_dim: RopeDim::Unsaid,
+    qkv_bias: true,
+    ..LLAMA
+};
+
+/// Qwen 3: norms of q and k, heads wider than the model.
+pub const QWEN3: Family = Family {
+    name: "qwen3",
+    arch: "qwen3",
+    shape: Shape { head_dim: 32, ..SHAPE },
+    vocab_key: false,
+    base: 1_000_000.0,
+    rope_dim: RopeDim::Unsaid,
+    qk_norm: QkNorm::Head,
+    ..LLAMA
+};
+
+/// Qwen 3 with experts.
+pub const QWEN3MOE: Family = Family {
+    name: "qwen3moe",
+    arch: "qwen3moe",
+    shape: Shape { n_layer: 3, ..QWEN3.shape },
+    experts: Some(Experts { count: 8, used: 2, width_key: true, biases: false }),
+    ..QWEN3
+};
+
+/// Llama with experts.
+pub const MIXTRAL: Family = Family {
+    name: "mixtral",
+    base: 1_000_000.0,
+    shape: Shape { n_layer: 3, n_ff: 96, ..SHAPE },
+    experts: Some(Experts { count: 4, used: 2, width_key: false, biases: false }),
+    ..LLAMA
+};
+
+/// Gemma 3: a window in five of six layers, which have a rope base of their own.
+pub const GEMMA3: Family = Family {
+    name: "gemma3",
+    arch: "gemma3",
+    shape: Shape { n_layer: 7, n_head: 4, n_kv_head: 1, head_dim: 32, min_layers: 7, ..SHAPE },
+    norms: Norms::PrePost,
+    tied: true,
+    keys: &[("attention.sliding_window", Key::U32(16))],
+    ..QWEN3
+};
+
+/// The families that the engine loads; tests of the other crates run over them.
+pub const FAMILIES: [Family; 3] = [LLAMA, LLAMA3_ROPE, QWEN2];
+
+/// The families that the oracle knows and the engine does not yet load. To add one to the engine's tests
+/// move it to [`FAMILIES`]; nothing else names the two lists apart.
+pub const NEW_FAMILIES: [Family; 4] = [QWEN3, QWEN3MOE, MIXTRAL, GEMMA3];
+
+/// All families.
+pub fn all() -> impl Iterator<Item = Family> {
+    FAMILIES.into_iter().chain(NEW_FAMILIES)
+}
