@@ -5,7 +5,7 @@ use minfer_testkit::compare::centred_nmse;
 use minfer_testkit::golden::{self, Golden};
 use minfer_testkit::naive::{Fault, NaiveModel};
 use minfer_testkit::rng::{Rng, fingerprint};
-use minfer_testkit::tiny::family::{self, QkNorm, RopeFactors};
+use minfer_testkit::tiny::family::{self, Key, QkNorm, RopeFactors};
 use minfer_testkit::tiny::{Family, TinySpec, Types, broken, vocab};
 
 /// Bound on the error of centred log-probabilities; mistakes lie orders of magnitude above it.
@@ -72,9 +72,14 @@ fn comparison_with_llama_cpp_sees_mistakes() {
 /// The mistakes that a family can show.
 fn faults(family: &Family) -> Vec<Fault> {
     let key = |name: &str| family.keys.iter().any(|(key, _)| *key == name);
-    let window = key("attention.sliding_window");
+    let window = family.keys.iter().any(|(name, value)| {
+        *name == "attention.sliding_window" && matches!(value, Key::U32(size) if *size < 1024)
+    });
     let experts = family.experts.is_some();
     let clamped = family.arch == "gpt-oss";
+    let yarn = family.keys.iter().any(|(_, value)| *value == Key::Text("yarn"));
+    let magnitude = yarn && !key("rope.scaling.yarn_log_multiplier") || key("rope.scaling.attn_factor");
+    let scaled = key("rope.scaling.factor");
     let shows = [
         (true, &[Fault::OtherRopeStyle, Fault::NoMask, Fault::ScaleOff, Fault::PositionOff][..]),
         (true, &[Fault::OtherActivation, Fault::SwappedGateUp]),
@@ -83,10 +88,10 @@ fn faults(family: &Family) -> Vec<Fault> {
         (family.rope_factors == RopeFactors::LongShort, &[Fault::OtherRopeFactors]),
         (family.qkv_bias, &[Fault::NoQkvBias]),
         (family.output_bias, &[Fault::NoOutputBias]),
-        (window, &[Fault::WiderWindow, Fault::NoWindow]),
+        (window, &[Fault::WiderWindow, Fault::NoWindow][..]),
         (window && family.arch != "phi3", &[Fault::WindowLayers]),
         (family.arch == "gemma3", &[Fault::OneRopeBase]),
-        (family.name == "gemma3-linear", &[Fault::ScaledWindowRope]),
+        (window && scaled && family.arch != "gpt-oss", &[Fault::ScaledWindowRope]),
         (family.arch.starts_with("gemma"), &[Fault::NoEmbeddingScale, Fault::NoPostNorm]),
         (family.arch == "olmo2", &[Fault::NoPostNorm]),
         (key("attn_logit_softcapping"), &[Fault::NoScoreCap]),
@@ -98,9 +103,9 @@ fn faults(family: &Family) -> Vec<Fault> {
         (family.qk_norm != QkNorm::None, &[Fault::NoQkNorm, Fault::QkNormAfterRope]),
         (family.qk_norm == QkNorm::Row, &[Fault::QkNormByHead]),
         (family.arch == "smollm3", &[Fault::RopeEverywhere]),
-        (key("rope.scaling.factor"), &[Fault::NoRopeScaling]),
-        (key("rope.scaling.yarn_beta_fast"), &[Fault::NoYarnRamp]),
-        (key("rope.scaling.attn_factor"), &[Fault::NoRopeMagnitude, Fault::MagnitudeOfQueriesOnly]),
+        (scaled, &[Fault::NoRopeScaling]),
+        (yarn, &[Fault::NoYarnRamp]),
+        (magnitude, &[Fault::NoRopeMagnitude, Fault::MagnitudeOfQueriesOnly]),
         (key("attention.temperature_scale"), &[Fault::NoTemperature, Fault::EarlyTemperature]),
         (experts, &[Fault::ExpertOrder, Fault::ExpertSum, Fault::FewerExperts]),
         (family.experts.is_some_and(|e| e.biases), &[Fault::NoRouterBias, Fault::NoExpertBias]),
@@ -171,8 +176,9 @@ fn every_type_and_shape_can_be_written() {
         let spec = TinySpec::llama().wide().with_types(Types::all(ty));
         let model = NaiveModel::parse(&spec.to_bytes().unwrap()).unwrap();
         let error = centred_nmse(&exact, &model.log_probs(&ids, None).unwrap(), 256);
-        // Four bits lose about a percent per matrix; anything near 1 would be noise.
-        assert!(error < 0.25 && (error == 0.0) == (ty == TensorType::F32), "{ty}: {error}");
+        // Four bits lose about a percent per matrix, which the layers multiply; more than 1 would be noise.
+        let limit = if ty.row_bytes(256).unwrap() < 128 { 0.9 } else { 0.25 };
+        assert!(error < limit && (error == 0.0) == (ty == TensorType::F32), "{ty}: {error}");
     }
     let spec = TinySpec::qwen2().with_vocab().with_tied_output();
     let bytes = spec.to_bytes().unwrap();

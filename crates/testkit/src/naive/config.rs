@@ -57,8 +57,10 @@ pub(super) struct Arch {
     pub qk_norm: QkNorm,
     pub activation: Activation,
     pub window: WindowLayers,
-    /// Whether layers with a window have a rope base of their own (10000 unless stated) and no scaling.
-    pub local_rope: bool,
+    /// The rope base of layers with a window, where it is one of their own unless stated.
+    pub local_base: Option<f64>,
+    /// Whether layers with a window keep clear of the rope's scaling.
+    pub local_unscaled: bool,
     /// Every n-th layer is not rotated.
     pub unrotated_every: Option<usize>,
     /// Whether the embedding is scaled by the root of the width.
@@ -77,7 +79,8 @@ const LLAMA: Arch = Arch {
     qk_norm: QkNorm::None,
     activation: Activation::Silu,
     window: WindowLayers::None,
-    local_rope: false,
+    local_base: None,
+    local_unscaled: false,
     unrotated_every: None,
     embedding_root: false,
     scale_by_width_at: None,
@@ -108,14 +111,22 @@ const ARCHS: [Arch; 12] = [
         name: "gemma3",
         qk_norm: QkNorm::Head,
         window: WindowLayers::AllButEvery(6),
-        local_rope: true,
+        local_base: Some(10_000.0),
+        local_unscaled: true,
         scale_by_width_at: Some(62),
         ..GEMMA2
     },
     Arch { name: "phi3", window: WindowLayers::All, ..QWEN2 },
     Arch { name: "smollm3", unrotated_every: Some(4), ..LLAMA },
     Arch { name: "granite", ..LLAMA },
-    Arch { name: "olmo2", norms: Norms::Post, qk_norm: QkNorm::Row, ..QWEN2 },
+    Arch {
+        name: "olmo2",
+        norms: Norms::Post,
+        qk_norm: QkNorm::Row,
+        window: WindowLayers::AllButEvery(4),
+        local_unscaled: true,
+        ..QWEN2
+    },
     Arch { name: "mistral3", ..LLAMA },
     Arch {
         name: "gpt-oss",
@@ -145,6 +156,8 @@ pub(super) struct Config {
     pub eps: f64,
     pub rope: Rope,
     pub window: Option<usize>,
+    /// Which layers have the window, if the file says so.
+    pub window_pattern: Option<Vec<bool>>,
     pub embedding_scale: f64,
     pub residual_scale: f64,
     /// Logits are divided by it.
@@ -205,6 +218,10 @@ impl Config {
             eps: eps.into(),
             rope,
             window: keys.count("attention.sliding_window")?.filter(|&w| w > 0),
+            window_pattern: file
+                .metadata
+                .bools(&format!("{name}.attention.sliding_window_pattern"))?
+                .map(|list| list.to_vec()),
             embedding_scale: scale("embedding_scale")?.unwrap_or(root),
             residual_scale: scale("residual_scale")?.unwrap_or(1.0),
             logit_scale: scale("logit_scale")?.unwrap_or(1.0),
@@ -230,6 +247,10 @@ impl Config {
     pub fn is_local(&self, layer: usize, shift: usize) -> bool {
         if self.window.is_none() {
             return false;
+        }
+        if let Some(pattern) = &self.window_pattern {
+            let n = pattern.len().max(1);
+            return pattern.get((layer + n - shift) % n).copied().unwrap_or(false);
         }
         match self.arch.window {
             WindowLayers::None => false,

@@ -48,16 +48,15 @@ impl Rope {
     pub fn read(keys: &Keys, arch: &Arch, head_dim: usize) -> Result<Self, NaiveError> {
         let base = keys.number("rope.freq_base")?.unwrap_or(10_000.0);
         let context = keys.count("context_length")?.unwrap_or(0);
-        let local = if arch.local_rope { 10_000.0 } else { base };
         Ok(Rope {
             n_rot: keys.count("rope.dimension_count")?.unwrap_or(head_dim),
             base,
-            local_base: keys.number("rope.freq_base_swa")?.unwrap_or(local),
+            local_base: keys.number("rope.freq_base_swa")?.unwrap_or(arch.local_base.unwrap_or(base)),
             interleaved: arch.interleaved,
             scaling: Self::scaling(keys)?,
             magnitude: keys.number("rope.scaling.attn_factor")?.unwrap_or(1.0),
             original_context: keys.count("rope.scaling.original_context_length")?.unwrap_or(context) as f64,
-            local_unscaled: arch.local_rope,
+            local_unscaled: arch.local_unscaled,
             whole_yarn: arch.whole_yarn,
         })
     }
