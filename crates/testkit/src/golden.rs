@@ -6,7 +6,7 @@
 //! loudly that they were skipped where the folder is missing.
 
 use crate::safetensors::{Safetensors, SafetensorsError};
-use crate::tiny::{TinySpec, Types};
+use crate::tiny::{TinyError, TinySpec, Types};
 use minfer_gguf::TensorType;
 use std::path::{Path, PathBuf};
 
@@ -33,34 +33,60 @@ pub struct Golden {
 }
 
 impl Golden {
-    /// Reads a recording that lists every id of the vocabulary at each position.
+    /// Reads a recording of every id of the vocabulary at each position: either `log_probs` in the order
+    /// of the ids, or `top_logprobs` in an order that `top_ids` gives.
     pub fn parse(bytes: &[u8]) -> Result<Self, SafetensorsError> {
         let st = Safetensors::parse(bytes)?;
-        let bad =
-            |name: &str, reason: &str| SafetensorsError::Tensor { name: name.into(), reason: reason.into() };
-        let ids = |name: &str| -> Result<Vec<u32>, SafetensorsError> {
-            let list = st.i32(name)?.1;
-            list.iter().map(|&v| u32::try_from(v).map_err(|_| bad(name, "has negative ids"))).collect()
-        };
-        let (shape, values) = st.f32("top_logprobs")?;
-        let top = ids("top_ids")?;
-        let tokens = ids("tokens")?;
-        let [rows, n_vocab] = shape[..] else { return Err(bad("top_logprobs", "is no matrix")) };
-        if rows != tokens.len() || top.len() != values.len() {
-            return Err(bad("top_ids", "does not fit the other tensors"));
+        let (tokens, greedy) = (ids(&st, "tokens")?, ids(&st, "greedy")?);
+        let sorted = st.names().any(|name| name == "top_ids");
+        let name = if sorted { "top_logprobs" } else { "log_probs" };
+        let (shape, values) = st.f32(name)?;
+        let [rows, n_vocab] = shape[..] else { return Err(bad(name, "is no matrix")) };
+        if rows != tokens.len() {
+            return Err(bad(name, "does not fit the tokens"));
         }
-        let mut log_probs = vec![f32::NAN; values.len()];
-        for (i, (&id, &value)) in top.iter().zip(&values).enumerate() {
-            if id as usize >= n_vocab {
-                return Err(bad("top_ids", "has ids outside the vocabulary"));
-            }
-            log_probs[i / n_vocab * n_vocab + id as usize] = value;
-        }
-        if log_probs.iter().any(|v| v.is_nan()) {
-            return Err(bad("top_ids", "does not list every id"));
-        }
-        Ok(Golden { tokens, n_vocab, log_probs, greedy: ids("greedy")? })
+        let log_probs = if sorted { by_id(&ids(&st, "top_ids")?, &values, n_vocab)? } else { values };
+        Ok(Golden { tokens, n_vocab, log_probs, greedy })
     }
+}
+
+fn bad(name: &str, reason: &str) -> SafetensorsError {
+    SafetensorsError::Tensor { name: name.into(), reason: reason.into() }
+}
+
+fn ids(st: &Safetensors, name: &str) -> Result<Vec<u32>, SafetensorsError> {
+    let list = st.i32(name)?.1;
+    list.iter().map(|&v| u32::try_from(v).map_err(|_| bad(name, "has negative ids"))).collect()
+}
+
+/// Rows of values in the order of the ids.
+fn by_id(top: &[u32], values: &[f32], n_vocab: usize) -> Result<Vec<f32>, SafetensorsError> {
+    if top.len() != values.len() {
+        return Err(bad("top_ids", "does not fit the other tensors"));
+    }
+    let mut log_probs = vec![f32::NAN; values.len()];
+    for (i, (&id, &value)) in top.iter().zip(values).enumerate() {
+        if id as usize >= n_vocab {
+            return Err(bad("top_ids", "has ids outside the vocabulary"));
+        }
+        log_probs[i / n_vocab * n_vocab + id as usize] = value;
+    }
+    match log_probs.iter().any(|v| v.is_nan()) {
+        true => Err(bad("top_ids", "does not list every id")),
+        false => Ok(log_probs),
+    }
+}
+
+/// Why a recording of the repository can't be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FixtureError {
+    /// The file is bad.
+    #[error(transparent)]
+    File(#[from] SafetensorsError),
+    /// Its family is unknown.
+    #[error(transparent)]
+    Family(#[from] TinyError),
 }
 
 /// A model that [`tiny`](crate::tiny) writes, with llama.cpp's results for it.
@@ -76,15 +102,44 @@ pub struct Fixture {
     pub golden: Golden,
 }
 
-/// Recordings that are part of the repository: each family in F32 with the small vocabulary, and a tied
-/// model in Q4_K, which llama.cpp runs with quantised activations.
-pub fn fixtures() -> Result<Vec<Fixture>, SafetensorsError> {
+/// A recording of the repository.
+macro_rules! recording {
+    ($name:literal, $spec:expr) => {
+        ($name, $spec, include_bytes!(concat!("../fixtures/", $name, ".safetensors")) as &[u8])
+    };
+    ($name:literal) => {
+        recording!($name, TinySpec::named($name)?)
+    };
+}
+
+/// Recordings that are part of the repository: most families in F32 with the small vocabulary, and a tied
+/// model in Q4_K, which llama.cpp runs with quantised activations. Families that the engine does not load
+/// ([`Family::is_loaded`](crate::tiny::Family::is_loaded)) are among them.
+///
+/// `oracle/record.py` makes them.
+pub fn fixtures() -> Result<Vec<Fixture>, FixtureError> {
     let q4_k = TinySpec::qwen2().wide().with_tied_output().with_types(Types::all(TensorType::Q4K));
-    let list: [(&str, TinySpec, &[u8]); 4] = [
-        ("llama", TinySpec::llama(), include_bytes!("../fixtures/llama.safetensors")),
-        ("llama3-rope", TinySpec::llama3_rope(), include_bytes!("../fixtures/llama3-rope.safetensors")),
-        ("qwen2", TinySpec::qwen2(), include_bytes!("../fixtures/qwen2.safetensors")),
-        ("qwen2-tied-q4_k", q4_k, include_bytes!("../fixtures/qwen2-tied-q4_k.safetensors")),
+    let list = [
+        recording!("llama"),
+        recording!("llama3-rope"),
+        recording!("qwen2"),
+        recording!("qwen2-tied-q4_k", q4_k),
+        recording!("qwen3"),
+        recording!("qwen3moe"),
+        recording!("mixtral"),
+        recording!("gemma3"),
+        recording!("gemma3-linear"),
+        recording!("gemma2"),
+        recording!("phi3"),
+        recording!("phi3-short"),
+        recording!("smollm3"),
+        recording!("granite"),
+        recording!("olmo2"),
+        recording!("olmo3"),
+        recording!("mistral3"),
+        recording!("gpt-oss"),
+        recording!("llama-linear"),
+        recording!("llama-yarn"),
     ];
     let load = |(name, spec, bytes): (&'static str, TinySpec, &[u8])| {
         let fingerprint = Safetensors::parse(bytes)?.metadata("model_fingerprint").unwrap_or_default().into();

@@ -140,6 +140,13 @@ pub struct Family {
     pub keys: &'static [(&'static str, Key)],
 }
 
+impl Family {
+    /// Whether the engine loads the family.
+    pub fn is_loaded(&self) -> bool {
+        FAMILIES.iter().any(|f| f.name == self.name)
+    }
+}
+
 const SHAPE: Shape = Shape {
     n_embd: 96,
     n_layer: 4,
@@ -384,7 +391,7 @@ pub const GPT_OSS: Family = Family {
     arch: "gpt-oss",
     shape: Shape { n_ff: 64, head_dim: 32, ..SHAPE },
     vocab_key: false,
-    base: 212.889_68,
+    base: 212.8783,
     rope_dim: RopeDim::Unsaid,
     qkv_bias: true,
     output_bias: true,

@@ -9,9 +9,11 @@ impl TinySpec {
     pub(super) fn metadata(&self) -> Vec<(String, Value)> {
         let number = |n: usize| Value::U32(n.try_into().unwrap_or(u32::MAX));
         let (arch, family) = (self.family.arch, &self.family);
+        // llama.cpp takes a model that is named phi3 for one with that family's own vocabulary.
+        let name = family.name.replace("phi3", "phi");
         let mut meta: Vec<(String, Value)> = vec![
             ("general.architecture".into(), arch.into()),
-            ("general.name".into(), format!("tiny random {}", family.name).into()),
+            ("general.name".into(), format!("tiny random {name}").into()),
         ];
         let mut add = |key: &str, value: Value| meta.push((format!("{arch}.{key}"), value));
         if family.vocab_key || self.tokenizer == Tokenizer::None {
