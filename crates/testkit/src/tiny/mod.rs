@@ -5,10 +5,13 @@
 
 pub mod broken;
 pub mod family;
+pub mod mutate;
+mod parts;
 pub mod vocab;
 mod weights;
 
 pub use family::{FAMILIES, Family, NEW_FAMILIES};
+pub use mutate::mutate;
 
 use minfer_gguf::{FormatError, GgufError, TensorType, Value, Writer, encode_row};
 use std::path::Path;
