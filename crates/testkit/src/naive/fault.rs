@@ -25,7 +25,7 @@ pub enum Fault {
     PositionOff,
     /// The window holds one position more.
     WiderWindow,
-    /// The window is ignored.
+    /// The window is ignored, as llama.cpp does with that of phi3.
     NoWindow,
     /// The pattern of layers with a window is one layer late.
     WindowLayers,
@@ -61,6 +61,8 @@ pub enum Fault {
     RopeEverywhere,
     /// Linear or YaRN scaling of the rope is ignored.
     NoRopeScaling,
+    /// The corners of YaRN's ramp are whole numbers where they should not be, as llama.cpp has it.
+    RoundedYarnCorners,
     /// YaRN scales all frequencies alike.
     NoYarnRamp,
     /// The magnitude that goes with a scaled rope is ignored.

@@ -89,12 +89,12 @@ impl Rope {
     }
 
     /// Share of the unscaled frequency at each pair.
-    fn yarn_shares(&self, base: f64, fast: f64, slow: f64) -> Vec<f64> {
+    fn yarn_shares(&self, base: f64, fast: f64, slow: f64, whole: bool) -> Vec<f64> {
         let pair = |turns: f64| {
             self.n_rot as f64 * (self.original_context / (turns * 2.0 * PI)).ln() / (2.0 * base.ln())
         };
         let (mut low, mut high) = (pair(fast), pair(slow));
-        if self.whole_yarn {
+        if whole {
             (low, high) = (low.floor(), high.ceil());
         }
         let (low, high) = (low.max(0.0), high.min(self.n_rot as f64 - 1.0));
@@ -119,7 +119,10 @@ impl Rope {
                 magnitude *= own;
                 let shares = match fault {
                     Some(Fault::NoYarnRamp) => vec![0.0; pairs],
-                    _ => self.yarn_shares(base, fast, slow),
+                    _ => {
+                        let whole = self.whole_yarn || fault == Some(Fault::RoundedYarnCorners);
+                        self.yarn_shares(base, fast, slow, whole)
+                    }
                 };
                 plain.zip(shares).map(|(f, share)| f * share + f / factor * (1.0 - share)).collect()
             }
