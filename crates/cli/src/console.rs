@@ -14,15 +14,32 @@ use crate::exit::INTERRUPTED;
 use indicatif::{ProgressBar, ProgressStyle};
 use minfer::LoadProgress;
 use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// Whether Ctrl-C is noted instead of ending the program.
+static NOTE: AtomicBool = AtomicBool::new(false);
+/// Whether it was pressed since somebody cleared this.
+static PRESSED: AtomicBool = AtomicBool::new(false);
+
 /// Ctrl-C ends the program at once with its own exit code, wherever it is: text that was shown stays,
-/// and a download leaves a part that the next one resumes.
+/// and a download leaves a part that the next one resumes. Until [`note_interrupts`].
 pub fn end_on_interrupt() {
-    let end = || std::process::exit(i32::from(INTERRUPTED));
+    let end = || {
+        PRESSED.store(true, Ordering::Relaxed);
+        if !NOTE.load(Ordering::Relaxed) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+    };
     if let Err(e) = ctrlc::set_handler(end) {
         note!("warning: Ctrl-C will not give exit code {INTERRUPTED}: {e}");
     }
+}
+
+/// From now on Ctrl-C only sets the flag.
+pub fn note_interrupts() -> &'static AtomicBool {
+    NOTE.store(true, Ordering::Relaxed);
+    &PRESSED
 }
 
 /// Shows a load that takes longer than a moment, if stderr is a terminal.

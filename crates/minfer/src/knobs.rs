@@ -28,6 +28,12 @@ pub const KNOBS: &[Knob] = &[
         help: "print splits and a table of ops per device for each new plan to stderr",
     },
     Knob {
+        name: "MINFER_HISTORY",
+        value: "file | off",
+        default: "`minfer/chat-history` in the platform's state folder",
+        help: "where `chat` keeps what was typed",
+    },
+    Knob {
         name: "MINFER_ISA",
         value: "scalar | avx2",
         default: "the best the processor has",

@@ -2,7 +2,8 @@
 //!
 //! The way through the library: [`Model::load`] reads a file and places its weights, a [`Session`] owns
 //! the KV cache and runs [`Batch`]es of tokens through the compute graph, a [`Sampler`] picks tokens from
-//! the logits, and [`generate`](generate()) ties the three together.
+//! the logits, and [`generate`](generate()) ties the three together. A [`Conversation`] keeps messages, renders
+//! them with the model's chat template and computes only what is new in each turn.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), minfer::Error> {
@@ -21,6 +22,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod conversation;
 mod devices;
 mod error;
 mod file;
@@ -37,6 +39,7 @@ mod session;
 mod stop;
 
 pub use batch::{Batch, Wanted};
+pub use conversation::{Conversation, Entry, Overflow, Speaker, Turn};
 pub use devices::{DeviceChoice, DeviceInfo, devices};
 pub use error::{Error, ErrorKind};
 pub use file::ModelFile;

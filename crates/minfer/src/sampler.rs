@@ -134,6 +134,11 @@ impl Sampler {
         self.recent.push_back(id);
     }
 
+    /// Forgets the tokens that the penalties know of; the draws go on.
+    pub fn forget(&mut self) {
+        self.recent.clear();
+    }
+
     /// Picks a token; does not count it as accepted.
     ///
     /// # Errors

@@ -38,6 +38,11 @@ impl<'t> Detokenizer<'t> {
         text
     }
 
+    /// Whether the beginning of a character is held back.
+    pub fn holds_back(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// The end of the text: U+FFFD if a character was left incomplete. The detokeniser is then at the start of a text.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.held).into_owned();

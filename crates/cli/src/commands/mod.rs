@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod bench;
+mod chat;
 mod eval;
 mod graph;
 mod info;
@@ -17,6 +18,7 @@ use std::io::{self, Write};
 pub fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Chat(args) => chat::run(args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Eval(args) => eval::run(&args),

@@ -36,8 +36,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     );
     let sequence = session.new_sequence()?;
     let options = GenerateOptions {
-        max_tokens: usize::try_from(args.max_tokens).ok(),
-        stop: args.stop.clone(),
+        max_tokens: usize::try_from(args.limits.max_tokens).ok(),
+        stop: args.limits.stop.clone(),
         ignore_eos: args.ignore_eos,
     };
     let mut closed = None;

@@ -9,9 +9,14 @@ const MAX_LINES: usize = 700;
 /// Lines of a file of tests.
 const MAX_TEST_LINES: usize = 1000;
 
-/// Files below these may read environment variables: the registry, what finds models, and the test kit.
-const READS_ENVIRONMENT: &[&str] =
-    &["crates/minfer/src/knobs.rs", "crates/cli/src/source/", "crates/testkit/"];
+/// Files below these may read environment variables: the registry, what finds models, what finds the folder of the
+/// chat's history, and the test kit.
+const READS_ENVIRONMENT: &[&str] = &[
+    "crates/minfer/src/knobs.rs",
+    "crates/cli/src/source/",
+    "crates/cli/src/commands/chat/input.rs",
+    "crates/testkit/",
+];
 
 /// The registry of environment variables.
 const REGISTRY: &str = "crates/minfer/src/knobs.rs";

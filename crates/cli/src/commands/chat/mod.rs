@@ -1,0 +1,315 @@
+//! `minfer chat`: a conversation, at a terminal or through pipes.
+//!
+//! At a terminal prompts come from a line editor, and errors leave the chat as it was. Through pipes one line is one
+//! prompt, answers alone go to stdout, and the first error ends the program.
+
+mod input;
+mod saved;
+mod screen;
+mod settings;
+mod verbs;
+
+use crate::args::{ChatArgs, ChatSettings};
+use crate::exit::{self, Usage};
+use crate::inputs;
+use anyhow::{Result, anyhow, bail};
+use input::{Input, Lines, Piped, Terminal};
+use minfer::text::Message;
+use minfer::{
+    Control, Conversation, Finish, GenerateOptions, Model, Overflow, Sampler, Session, Speaker, Turn,
+};
+use saved::Saved;
+use screen::{Closed, Screen};
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use verbs::{Line, Verb};
+
+pub fn run(args: ChatArgs) -> Result<()> {
+    let interactive = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let mut lines: Box<dyn Lines> =
+        if interactive { Box::new(Terminal::new()?) } else { Box::new(Piped(io::stdin().lock())) };
+    let first = args.prompt.clone();
+    let mut chat = Chat::start(args)?;
+    if interactive {
+        chat.interrupt = crate::console::note_interrupts();
+        chat.greet();
+    }
+    if let Some(prompt) = first {
+        chat.tried(interactive, |chat| chat.ask(&prompt))?;
+    }
+    loop {
+        match input::next(&mut *lines)? {
+            Input::End => return Ok(()),
+            Input::Interrupted => chat.screen.note("Ctrl-D or /exit ends the chat"),
+            Input::Block(text) => chat.tried(interactive, |chat| chat.ask(&text))?,
+            Input::Text(text) => {
+                let mut end = false;
+                chat.tried(interactive, |chat| {
+                    end = chat.take(&text)?;
+                    Ok(())
+                })?;
+                if end {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// A conversation with a person.
+struct Chat {
+    model: Model,
+    session: Session,
+    conversation: Conversation,
+    sampler: Sampler,
+    settings: ChatSettings,
+    overflow: Overflow,
+    screen: Screen,
+    /// Set by Ctrl-C.
+    interrupt: &'static AtomicBool,
+    /// Texts of `/read` that wait for the next prompt.
+    attached: String,
+    /// The last answer's statistics.
+    last: Option<String>,
+}
+
+impl Chat {
+    fn start(args: ChatArgs) -> Result<Self> {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        let mut settings = args.settings;
+        let sampler = inputs::sampler(&settings.sampling)?;
+        settings.sampling.seed = Some(sampler.config().seed);
+        let name = inputs::one_model(args.name.as_deref(), &args.model)?;
+        let (model, mut session) = inputs::load(name, &args.model)?;
+        let Some(template) = model.file().chat_template()? else {
+            bail!("the model has no chat template; `minfer run --raw` takes a prompt as it is");
+        };
+        let mut conversation = Conversation::new(&mut session, template)?;
+        conversation.set_system(args.system.as_deref());
+        Ok(Chat {
+            model,
+            session,
+            conversation,
+            sampler,
+            settings,
+            overflow: args.on_overflow.into(),
+            screen: Screen::new(args.quiet),
+            interrupt: &NEVER,
+            attached: String::new(),
+            last: None,
+        })
+    }
+
+    fn greet(&self) {
+        let n_ctx = self.session.options().n_ctx;
+        self.screen.note(&format!(
+            "{} on {}, context {n_ctx}, seed {}; /help lists the commands",
+            self.model_name(),
+            self.model.device(),
+            self.sampler.config().seed
+        ));
+    }
+
+    /// At a terminal errors are shown, and the chat goes on; but not without its output.
+    fn tried(&mut self, interactive: bool, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        match act(self) {
+            Err(e) if interactive && !e.is::<Closed>() => {
+                self.screen.error(&exit::message(&e));
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Does what a line says; `true` if it ends the chat.
+    fn take(&mut self, text: &str) -> Result<bool> {
+        match verbs::parse(text).map_err(Usage)? {
+            Line::Prompt(prompt) if prompt.trim().is_empty() => {}
+            Line::Prompt(prompt) => self.ask(prompt)?,
+            Line::Command(Verb::Exit, _) => return Ok(true),
+            Line::Command(verb, argument) => self.command(verb, argument)?,
+        }
+        Ok(false)
+    }
+
+    fn command(&mut self, verb: Verb, argument: &str) -> Result<()> {
+        match verb {
+            Verb::Exit => {}
+            Verb::Help => self.screen.say(&verbs::help()),
+            Verb::Info => self.screen.say(&self.info()?),
+            Verb::Clear => self.clear(),
+            Verb::Regen => {
+                self.answer(|conversation, speaker| conversation.regenerate(speaker))?;
+            }
+            Verb::System => self.system(argument),
+            Verb::Set => self.set(argument)?,
+            Verb::Save => self.save(Path::new(argument))?,
+            Verb::Load => self.load(Path::new(argument))?,
+            Verb::Read => self.read(Path::new(argument))?,
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, prompt: &str) -> Result<()> {
+        let text = format!("{}{prompt}", self.attached);
+        if self.answer(|conversation, speaker| conversation.ask(Message::new("user", text), speaker))? {
+            self.attached.clear();
+        }
+        Ok(())
+    }
+
+    /// Shows an answer; `false` if it was stopped before it began.
+    fn answer(
+        &mut self,
+        act: impl FnOnce(&mut Conversation, &mut Speaker<'_, '_>) -> Result<Turn, minfer::Error>,
+    ) -> Result<bool> {
+        self.interrupt.store(false, Ordering::Relaxed);
+        // Written answers that nobody can read stop the model, as Ctrl-C does.
+        let interrupt = self.interrupt;
+        let options = GenerateOptions {
+            max_tokens: usize::try_from(self.settings.limits.max_tokens).ok(),
+            stop: self.settings.limits.stop.clone(),
+            ignore_eos: false,
+        };
+        let screen = &mut self.screen;
+        let turn = act(
+            &mut self.conversation,
+            &mut Speaker {
+                session: &mut self.session,
+                sampler: &mut self.sampler,
+                options: &options,
+                overflow: self.overflow,
+                control: Control { cancel: Some(interrupt), progress: None },
+                on_text: &mut |text| {
+                    if !screen.answer(text) {
+                        interrupt.store(true, Ordering::Relaxed);
+                    }
+                },
+            },
+        );
+        self.screen.end_answer()?;
+        let turn = turn?;
+        self.report(&turn)?;
+        Ok(turn.answer.finish != Finish::Cancelled || !turn.answer.text.is_empty())
+    }
+
+    /// What must be said about an answer, and what it cost.
+    fn report(&mut self, turn: &Turn) -> Result<()> {
+        let n_ctx = self.session.options().n_ctx;
+        let used = self.session.sequence_len(self.conversation.sequence())?;
+        if turn.dropped > 0 {
+            let n = turn.dropped;
+            self.screen.say(&format!("the context of {n_ctx} is full: the {n} oldest messages were dropped"));
+        }
+        match turn.answer.finish {
+            Finish::ContextFull => {
+                self.screen.say(&format!("the answer is cut short: the context of {n_ctx} is full"));
+            }
+            Finish::Cancelled if turn.answer.text.is_empty() => {
+                self.screen.say("stopped before an answer; the conversation is as before");
+            }
+            Finish::Cancelled => self.screen.say("stopped; what was said is part of the conversation"),
+            _ => {}
+        }
+        let statistics = screen::statistics(turn, used, n_ctx);
+        self.screen.note(&statistics);
+        self.last = Some(statistics);
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.conversation.clear();
+        self.attached.clear();
+        self.screen.note("the conversation is empty");
+    }
+
+    fn system(&mut self, text: &str) {
+        match text {
+            "" => self.screen.say(self.conversation.system().unwrap_or("there is no system message")),
+            "\"\"" => self.conversation.set_system(None),
+            text => self.conversation.set_system(Some(text)),
+        }
+    }
+
+    fn set(&mut self, argument: &str) -> Result<()> {
+        let (key, value) = argument.split_once(char::is_whitespace).unwrap_or((argument, ""));
+        match (key, value.trim_start()) {
+            ("", _) => self.screen.say(&settings::list(&self.settings)),
+            (_, "") => return Err(Usage(format!("/set {key} needs a value; /set lists the settings")).into()),
+            (key, value) => {
+                let mut next = self.settings.clone();
+                settings::change(&mut next, key, &[value.to_owned()]).map_err(Usage)?;
+                self.use_settings(next)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes new settings; the draws begin anew if they changed anything about them.
+    fn use_settings(&mut self, settings: ChatSettings) -> Result<()> {
+        let sampler = inputs::sampler(&settings.sampling)?;
+        if sampler.config() != self.sampler.config() {
+            self.sampler = sampler;
+        }
+        self.settings = settings;
+        Ok(())
+    }
+
+    fn save(&mut self, path: &Path) -> Result<()> {
+        let template = self.conversation.template_input().extra.clone();
+        let settings = settings::values(&self.settings);
+        Saved::new(self.model_name(), template, settings, self.conversation.entries()).write(path)?;
+        let n = self.conversation.entries().len();
+        self.screen.note(&format!("{n} messages are in {}", path.display()));
+        Ok(())
+    }
+
+    fn load(&mut self, path: &Path) -> Result<()> {
+        let saved = Saved::read(path)?;
+        let named = |e: anyhow::Error| e.context(path.display().to_string());
+        let entries = saved.entries().map_err(named)?;
+        let mut settings = self.settings.clone();
+        settings::change_all(&mut settings, &saved.settings).map_err(|e| named(anyhow!(e)))?;
+        self.sampler = inputs::sampler(&settings.sampling)?;
+        self.settings = settings;
+        self.conversation.template_input().extra = saved.template;
+        let n = entries.len();
+        self.conversation.set_entries(entries);
+        if saved.model != self.model_name() {
+            self.screen.say(&format!("the conversation was held with {}", saved.model));
+        }
+        self.screen.note(&format!("{n} messages from {}", path.display()));
+        Ok(())
+    }
+
+    fn read(&mut self, path: &Path) -> Result<()> {
+        let text = inputs::read_text(path)?;
+        self.screen.note(&format!("{} ({} bytes) stands before the next prompt", path.display(), text.len()));
+        self.attached.push_str(&text);
+        if !text.ends_with('\n') {
+            self.attached.push('\n');
+        }
+        Ok(())
+    }
+
+    fn info(&self) -> Result<String> {
+        let used = self.session.sequence_len(self.conversation.sequence())?;
+        let options = self.session.options();
+        let rows = [
+            ("model", self.model.file().path().display().to_string()),
+            ("device", self.model.device().to_owned()),
+            (
+                "context",
+                format!("{used} of {} tokens, {} messages", options.n_ctx, self.conversation.entries().len()),
+            ),
+            ("KV type", format!("{:?}", options.kv_type).to_lowercase()),
+            ("last answer", self.last.clone().unwrap_or_else(|| "none".to_owned())),
+        ];
+        Ok(rows.map(|(name, value)| format!("{name:12} {value}")).join("\n"))
+    }
+
+    fn model_name(&self) -> String {
+        self.model.file().path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+}

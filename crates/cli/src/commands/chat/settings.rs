@@ -1,0 +1,142 @@
+//! What `/set` changes. The settings are the options of the command line, so their names, ranges and help stand in
+//! one place: `/set KEY VALUE` is read as `--KEY=VALUE`.
+
+use crate::args::ChatSettings;
+use crate::inputs;
+use clap::{Args, Command, FromArgMatches};
+use serde_json::{Map, Value};
+
+/// Changes one setting; several values make a list.
+///
+/// # Errors
+/// No such setting, or a value out of its range, in words. Nothing has then changed.
+pub fn change(settings: &mut ChatSettings, key: &str, values: &[String]) -> Result<(), String> {
+    let command = command();
+    if !command.get_arguments().any(|a| a.get_long() == Some(key)) {
+        return Err(format!("there is no setting `{key}`; /set lists them"));
+    }
+    let arguments = values.iter().map(|value| format!("--{key}={value}"));
+    let mut next = settings.clone();
+    let matches = command.try_get_matches_from(arguments).map_err(|e| first_line(&e))?;
+    next.update_from_arg_matches(&matches).map_err(|e| first_line(&e))?;
+    inputs::sampler(&next.sampling).map_err(|e| e.to_string())?;
+    *settings = next;
+    Ok(())
+}
+
+/// Changes all settings that `values` names.
+///
+/// # Errors
+/// As [`change`].
+pub fn change_all(settings: &mut ChatSettings, values: &Map<String, Value>) -> Result<(), String> {
+    let mut next = settings.clone();
+    for (key, value) in values {
+        let texts = match value {
+            Value::Null => continue,
+            Value::Array(items) => items.iter().map(text).collect(),
+            value => vec![text(value)],
+        };
+        change(&mut next, key, &texts)?;
+    }
+    *settings = next;
+    Ok(())
+}
+
+/// The settings by name.
+pub fn values(settings: &ChatSettings) -> Map<String, Value> {
+    // By way of text, so that an f32 keeps its few digits.
+    let text = serde_json::to_string(settings).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+/// A line per setting: name, value, meaning.
+pub fn list(settings: &ChatSettings) -> String {
+    let (values, command) = (values(settings), command());
+    let line = |(key, value): (&String, &Value)| {
+        let help = command.get_arguments().find(|a| a.get_long() == Some(key)).and_then(|a| a.get_help());
+        let help = help.map_or(String::new(), ToString::to_string);
+        format!("{key:20} {:10} {help}", text(value))
+    };
+    values.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn command() -> Command {
+    let command = Command::new("set").no_binary_name(true).disable_help_flag(true);
+    // With default values, what is not named would fall back to them.
+    ChatSettings::augment_args_for_update(command).mut_args(|a| a.default_value(None::<&'static str>))
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn settings(args: &[&str]) -> ChatSettings {
+        let parsed = crate::args::Cli::parse_from([&["minfer", "chat"], args].concat());
+        match parsed.command {
+            crate::args::Command::Chat(args) => args.settings,
+            _ => panic!("not a chat"),
+        }
+    }
+
+    fn set(settings: &mut ChatSettings, key: &str, value: &str) -> Result<(), String> {
+        change(settings, key, &[value.to_owned()])
+    }
+
+    #[test]
+    fn every_setting_can_be_set_to_what_it_is() {
+        let mut changed = settings(&["--temp", "0.3", "--stop", "a", "--stop", "b", "--seed", "7"]);
+        let before = values(&changed);
+        assert_eq!(before["temp"], 0.3);
+        change_all(&mut changed, &before).unwrap();
+        assert_eq!(values(&changed), before);
+        let mut other = settings(&[]);
+        change_all(&mut other, &before).unwrap();
+        assert_eq!(values(&other), before);
+        assert_eq!(list(&other).lines().count(), before.len());
+        let unexplained = list(&other).lines().filter(|l| l.trim_end().split("  ").count() < 3).count();
+        assert_eq!(unexplained, 0, "{}", list(&other));
+    }
+
+    #[test]
+    fn one_setting_changes_and_no_other() {
+        let mut changed = settings(&["--top-k", "7"]);
+        let before = values(&changed);
+        set(&mut changed, "max-tokens", "-1").unwrap();
+        set(&mut changed, "frequency-penalty", "-0.5").unwrap();
+        let after = values(&changed);
+        let different: Vec<&String> = after.keys().filter(|key| after[*key] != before[*key]).collect();
+        assert_eq!(different, ["frequency-penalty"]);
+    }
+
+    #[test]
+    fn wrong_settings_change_nothing() {
+        let mut changed = settings(&[]);
+        let before = values(&changed);
+        for (key, value) in [
+            ("nope", "1"),
+            ("top-p", "1.5"),
+            ("top-k", "many"),
+            ("max-tokens", "-2"),
+            ("temp", ""),
+            ("help", ""),
+        ] {
+            let error = set(&mut changed, key, value).unwrap_err();
+            assert!(!error.is_empty() && !error.contains('\n'), "{error}");
+        }
+        assert_eq!(values(&changed), before);
+    }
+}

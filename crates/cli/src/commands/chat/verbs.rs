@@ -1,0 +1,119 @@
+//! The commands of a chat: lines that begin with `/`.
+
+/// What a line says.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line<'a> {
+    /// Something for the model.
+    Prompt(&'a str),
+    /// A command and what stands after it, trimmed.
+    Command(Verb, &'a str),
+}
+
+/// The commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Help,
+    Exit,
+    Clear,
+    Regen,
+    System,
+    Set,
+    Save,
+    Load,
+    Read,
+    Info,
+}
+
+/// A command for people: its names, what follows them, what it does.
+struct Row {
+    verb: Verb,
+    names: &'static [&'static str],
+    argument: Argument,
+    help: &'static str,
+}
+
+enum Argument {
+    None,
+    Optional(&'static str),
+    Needed(&'static str),
+}
+
+const ROWS: &[Row] = &[
+    row(Verb::Help, &["help", "?"], Argument::None, "this list"),
+    row(Verb::Exit, &["exit", "quit", "bye"], Argument::None, "ends the chat, as Ctrl-D does"),
+    row(Verb::Clear, &["clear"], Argument::None, "forgets the conversation; the system message stays"),
+    row(Verb::Regen, &["regen"], Argument::None, "answers the last prompt again"),
+    row(Verb::System, &["system"], Argument::Optional("TEXT"), "sets the system message; \"\" removes it"),
+    row(Verb::Set, &["set"], Argument::Optional("KEY VALUE"), "changes a setting; alone lists them"),
+    row(Verb::Save, &["save"], Argument::Needed("FILE"), "writes conversation and settings as JSON"),
+    row(Verb::Load, &["load"], Argument::Needed("FILE"), "reads what /save wrote"),
+    row(Verb::Read, &["read"], Argument::Needed("FILE"), "puts a text file before the next prompt"),
+    row(Verb::Info, &["info"], Argument::None, "model, device, context, last answer"),
+];
+
+const fn row(verb: Verb, names: &'static [&'static str], argument: Argument, help: &'static str) -> Row {
+    Row { verb, names, argument, help }
+}
+
+/// Reads a line: `/name` is a command, `//` stands for a `/` of a prompt.
+///
+/// # Errors
+/// A command that does not exist, or an argument too many or too few, in words.
+pub fn parse(text: &str) -> Result<Line<'_>, String> {
+    let Some(command) = text.strip_prefix('/') else { return Ok(Line::Prompt(text)) };
+    if command.starts_with('/') {
+        return Ok(Line::Prompt(command));
+    }
+    let end = command.find(char::is_whitespace).unwrap_or(command.len());
+    let (name, argument) = (&command[..end], command[end..].trim());
+    let Some(row) = ROWS.iter().find(|row| row.names.contains(&name)) else {
+        return Err(format!("there is no command /{name}; /help lists them, //{name} is sent as /{name}"));
+    };
+    match row.argument {
+        Argument::None if !argument.is_empty() => Err(format!("/{name} takes nothing after it")),
+        Argument::Needed(what) if argument.is_empty() => Err(format!("/{name} needs {what}")),
+        _ => Ok(Line::Command(row.verb, argument)),
+    }
+}
+
+/// Names that begin with `start`, for completion.
+pub fn names(start: &str) -> impl Iterator<Item = &'static str> {
+    ROWS.iter().map(|row| row.names[0]).filter(move |name| name.starts_with(start))
+}
+
+/// The text of `/help`.
+pub fn help() -> String {
+    let mut text = String::new();
+    for row in ROWS {
+        let names: Vec<String> = row.names.iter().map(|name| format!("/{name}")).collect();
+        let argument = match row.argument {
+            Argument::None => String::new(),
+            Argument::Optional(what) => format!(" [{what}]"),
+            Argument::Needed(what) => format!(" {what}"),
+        };
+        text.push_str(&format!("{:24} {}\n", names.join(" ") + &argument, row.help));
+    }
+    text.push_str(
+        "A line that ends in \\ goes on in the next one, and so does one that begins with \"\"\" up to the next\n\
+         \"\"\". Alt-Enter begins a line, a paste is one prompt. Ctrl-C stops an answer. //text is sent as /text.",
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        assert_eq!(parse("hello /x"), Ok(Line::Prompt("hello /x")));
+        assert_eq!(parse("//etc"), Ok(Line::Prompt("/etc")));
+        assert_eq!(parse("/bye"), Ok(Line::Command(Verb::Exit, "")));
+        assert_eq!(parse("/system be\nbrief "), Ok(Line::Command(Verb::System, "be\nbrief")));
+        assert_eq!(parse("/set top-k 3"), Ok(Line::Command(Verb::Set, "top-k 3")));
+        for wrong in ["/", "/nope", "/help me", "/save", "/load  ", "/Help"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(names("re").collect::<Vec<_>>(), ["regen", "read"]);
+    }
+}
