@@ -222,7 +222,7 @@ fn the_oldest_turns_are_dropped_and_the_system_message_stays() {
     let mut dropped = 0;
     for turn in 0..12 {
         let turn = talk.ask(&format!("question {turn}"));
-        assert!(turn.dropped % 2 == 0);
+        assert!(turn.dropped.is_multiple_of(2));
         dropped += turn.dropped;
         assert!(turn.reused + turn.prefilled + turn.answer.tokens.len() <= 161);
         assert_ne!(turn.answer.finish, Finish::ContextFull);

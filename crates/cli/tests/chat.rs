@@ -1,0 +1,135 @@
+//! A chat through pipes, on tiny models.
+
+mod common;
+
+use common::{fails, speaking, stderr, stdout, succeeds, with_stdin, write};
+use serde_json::Value;
+use std::path::Path;
+use tempfile::TempDir;
+
+fn model() -> (TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
+    let path = path.to_str().unwrap().to_owned();
+    (folder, path)
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn contents(saved: &Value) -> Vec<&str> {
+    saved["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_line_is_a_prompt_and_only_answers_go_to_stdout() {
+    let (folder, model) = model();
+    let saved = folder.path().join("chat.json");
+    let lines = format!("hello\n\nhow are you\n/save {}\n/info\n/help\n", saved.display());
+    let o = with_stdin(&["chat", &model, "--temp", "0", "-n", "8"], lines.as_bytes());
+    let text = succeeds(&o);
+    let saved = read(&saved);
+    let contents = contents(&saved);
+    assert_eq!((contents.len(), contents[0], contents[2]), (4, "hello", "how are you"));
+    assert_eq!(text, format!("{}\n{}\n", contents[1], contents[3]));
+    let notes = stderr(&o);
+    for part in ["prefill ", " reused", "KV type", "/regen", "4 messages"] {
+        assert!(notes.contains(part), "{part} is not in {notes}");
+    }
+    assert!(!notes.contains('\u{1b}') && !notes.contains(">>>"), "{notes}");
+}
+
+#[test]
+fn quiet_says_nothing_but_answers() {
+    let (_folder, model) = model();
+    let o = with_stdin(&["chat", &model, "-q", "-n", "8", "--seed", "3"], b"hello\nmore\n/clear\n");
+    assert!(!succeeds(&o).is_empty());
+    assert_eq!(stderr(&o), "");
+}
+
+#[test]
+fn the_first_prompt_and_the_system_message_come_from_options() {
+    let (folder, model) = model();
+    let saved = folder.path().join("chat.json");
+    let line = format!("/save {}\n", saved.display());
+    let args = ["chat", &model, "-p", "first", "--system", "be brief", "-n", "4", "--seed", "11"];
+    succeeds(&with_stdin(&args, line.as_bytes()));
+    let saved = read(&saved);
+    assert_eq!(contents(&saved)[..2], ["be brief", "first"]);
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 3);
+    assert_eq!((&saved["version"], &saved["model"]), (&1.into(), &"m.gguf".into()));
+    assert_eq!((&saved["settings"]["seed"], &saved["settings"]["max-tokens"]), (&11.into(), &4.into()));
+}
+
+#[test]
+fn a_saved_chat_goes_on_as_it_would_have() {
+    let (folder, model) = model();
+    let first = folder.path().join("first.json");
+    let (whole, resumed) = (folder.path().join("whole.json"), folder.path().join("resumed.json"));
+    let lines = format!("hello\n/save {}\nmore\n/save {}\n", first.display(), whole.display());
+    let args = ["chat", &model, "--temp", "0", "-n", "6"];
+    succeeds(&with_stdin(&args, lines.as_bytes()));
+    // The settings come from the file too.
+    let lines = format!("/load {}\nmore\n/save {}\n", first.display(), resumed.display());
+    succeeds(&with_stdin(&["chat", &model, "--temp", "2"], lines.as_bytes()));
+    let (whole, resumed) = (read(&whole), read(&resumed));
+    assert_eq!(whole["settings"]["max-tokens"], resumed["settings"]["max-tokens"]);
+    assert_eq!(contents(&whole).len(), 4);
+    assert_eq!(contents(&whole)[..3], contents(&resumed)[..3]);
+    assert_eq!(contents(&resumed).len(), 4);
+}
+
+#[test]
+fn blocks_files_and_slashes() {
+    let (folder, model) = model();
+    let saved = folder.path().join("chat.json");
+    let attached = write(folder.path(), "a.txt", "line\nné".as_bytes());
+    let lines = format!(
+        "\"\"\"\n/one\n\n  two\n\"\"\"\n//etc\na \\\nb\n/read {}\nwhat is it\n/save {}\n",
+        attached.display(),
+        saved.display()
+    );
+    succeeds(&with_stdin(&["chat", &model, "-n", "2"], lines.as_bytes()));
+    let saved = read(&saved);
+    let asked: Vec<&str> = contents(&saved).into_iter().step_by(2).collect();
+    assert_eq!(asked, ["/one\n\n  two", "/etc", "a \nb", "line\nné\nwhat is it"]);
+}
+
+#[test]
+fn the_first_error_ends_a_pipe() {
+    let (folder, model) = model();
+    let bad = write(folder.path(), "bad.txt", b"\xff\xfe");
+    let run = |line: &str| with_stdin(&["chat", &model, "-n", "2", "-c", "64"], line.as_bytes());
+    assert!(fails(&run("/nope\nhello\n"), 2).contains("/nope"));
+    assert!(fails(&run("/set top-q 1\n"), 2).contains("top-q"));
+    assert!(fails(&run("/set top-p 7\n"), 2).contains("top-p"));
+    assert!(fails(&run("/regen\n"), 2).contains("no answer"));
+    assert!(fails(&run(&format!("/read {}\n", bad.display())), 1).contains("UTF-8"));
+    assert!(fails(&run("/load missing.json\n"), 1).contains("missing.json"));
+    let o = run(&format!("{}\n", "long ".repeat(100)));
+    assert!(fails(&o, 1).contains("the context holds 64 tokens"), "{}", stderr(&o));
+    assert_eq!(stdout(&o), "");
+}
+
+#[test]
+fn dropping_is_said_aloud() {
+    let (_folder, model) = model();
+    let lines = "question of some length\n".repeat(6);
+    let args = ["chat", &model, "-q", "-n", "4", "-c", "128", "--on-overflow", "drop-oldest"];
+    let o = with_stdin(&args, lines.as_bytes());
+    assert_eq!(o.status.code(), Some(0), "{}", stderr(&o));
+    assert!(stderr(&o).contains("oldest messages were dropped"), "{}", stderr(&o));
+    let o = with_stdin(&args[..7], lines.as_bytes());
+    fails(&o, 1);
+}
+
+#[test]
+fn a_model_without_a_template_is_refused() {
+    let (folder, _) = model();
+    let mut bare = speaking().build().unwrap();
+    bare.metadata.retain(|(key, _)| key != "tokenizer.chat_template");
+    let path = write(folder.path(), "bare.gguf", &bare.to_bytes().unwrap());
+    let o = with_stdin(&["chat", path.to_str().unwrap()], b"hello\n");
+    assert!(fails(&o, 1).contains("chat template"));
+}

@@ -1,0 +1,200 @@
+//! A chat at a terminal: a pseudo-terminal with a tiny model behind it.
+#![cfg(unix)]
+
+mod common;
+
+use common::{output, speaking, succeeds, write};
+use minfer_testkit::tiny::vocab;
+use rexpect::process::WaitStatus;
+use rexpect::session::{PtySession, spawn_command};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// What the line editor sends when it begins to read a line, and when it ends: bracketed paste on and off.
+const READING: &str = "\u{1b}[?2004h";
+const READ: &str = "\u{1b}[?2004l";
+/// Time for an answer on a busy machine.
+const PATIENCE: u64 = 60_000;
+
+struct Chat {
+    folder: TempDir,
+    model: String,
+    pty: PtySession,
+}
+
+impl Chat {
+    fn start(options: &[&str]) -> Chat {
+        let folder = tempfile::tempdir().unwrap();
+        let mut spec = speaking();
+        spec.n_ctx = 1 << 15;
+        let mut tiny = spec.build().unwrap();
+        // Control tokens have the lowest ids. With zeros for them the best token is another, and no answer ends by itself.
+        let row = spec.n_embd * size_of::<f32>();
+        tiny.tensor_mut("output.weight").unwrap().bytes[..vocab::CONTROL.len() * row].fill(0);
+        let path = write(folder.path(), "m.gguf", &tiny.to_bytes().unwrap());
+        let model = path.to_str().unwrap().to_owned();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_minfer"));
+        command.args(["chat", &model]).args(options).env("TERM", "xterm");
+        command.env("MINFER_HISTORY", folder.path().join("history"));
+        let pty = spawn_command(command, Some(PATIENCE)).unwrap();
+        let mut chat = Chat { folder, model, pty };
+        chat.prompt();
+        chat
+    }
+
+    /// Waits for the program to ask, and returns what it showed before.
+    fn prompt(&mut self) -> String {
+        let shown = self.pty.exp_string(READING).unwrap();
+        self.pty.exp_string(">>> ").unwrap();
+        shown
+    }
+
+    /// Types a line and waits until it is answered.
+    fn say(&mut self, line: &str) -> String {
+        self.type_in(line);
+        self.type_in("\r");
+        self.prompt()
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.pty.send(keys).unwrap();
+        self.pty.flush().unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn saved(&mut self, name: &str) -> Value {
+        let path = self.path(name);
+        self.say(&format!("/save {}", path.display()));
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    /// Ends the chat by keys and checks that it ends well.
+    #[track_caller]
+    fn ends(&mut self, keys: &str) {
+        self.type_in(keys);
+        self.pty.exp_eof().unwrap();
+        assert!(matches!(self.pty.process().wait().unwrap(), WaitStatus::Exited(_, 0)));
+    }
+}
+
+fn contents(saved: &Value) -> Vec<String> {
+    saved["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The number before a word in statistics, where it first occurs.
+fn number_before(text: &str, word: &str) -> usize {
+    let statistics = &text[text.rfind("prefill").unwrap_or_else(|| panic!("no statistics in {text}"))..];
+    let words: Vec<&str> = statistics.split(|c: char| c.is_whitespace() || c == '(').collect();
+    let at = words.iter().position(|w| w.trim_end_matches([',', ')', ';']) == word);
+    at.and_then(|at| words[at - 1].parse().ok()).unwrap_or_else(|| panic!("no `{word}` in {text}"))
+}
+
+#[test]
+fn a_paste_of_five_lines_is_one_prompt() {
+    let mut chat = Chat::start(&["-n", "4", "--temp", "0"]);
+    let pasted = ["fn main() {", "    let x = 1; \\", "", "/help", "}"];
+    chat.type_in(&format!("\u{1b}[200~{}\u{1b}[201~", pasted.join("\r")));
+    chat.say("");
+    let saved = chat.saved("a.json");
+    assert_eq!(contents(&saved).len(), 2, "{saved}");
+    assert_eq!(contents(&saved)[0], pasted.join("\n"));
+    chat.ends("/exit\r");
+}
+
+#[test]
+fn lines_of_one_prompt_can_be_typed() {
+    let mut chat = Chat::start(&["-n", "2"]);
+    chat.type_in("one\u{1b}\rtwo\\\r");
+    chat.pty.exp_string("... ").unwrap();
+    chat.say("three");
+    chat.type_in("\"\"\"four\r");
+    chat.pty.exp_string("... ").unwrap();
+    chat.say("/five\"\"\"");
+    let contents = contents(&chat.saved("a.json"));
+    assert_eq!((contents[0].as_str(), contents[2].as_str()), ("one\ntwo\nthree", "four\n/five"));
+    chat.ends("/bye\r");
+}
+
+#[test]
+fn the_end_of_the_input_ends_the_chat_well() {
+    let mut chat = Chat::start(&[]);
+    chat.ends("\u{4}");
+    let mut chat = Chat::start(&["-n", "2"]);
+    chat.say("hello");
+    chat.ends("\u{4}");
+}
+
+#[test]
+fn ctrl_c_stops_the_answer_and_not_the_program() {
+    let mut chat = Chat::start(&["--temp", "0", "-c", "32768"]);
+    // At the prompt it clears the line and says how to leave.
+    chat.type_in("never said");
+    chat.pty.exp_string("said").unwrap();
+    chat.type_in("\u{3}");
+    assert!(chat.prompt().contains("/exit"));
+    chat.type_in("hello\r");
+    chat.pty.exp_string(READ).unwrap();
+    chat.pty.exp_regex(r"\S").unwrap();
+    chat.type_in("\u{3}");
+    let shown = chat.prompt();
+    assert!(shown.contains("stopped"), "{shown}");
+    let saved = chat.saved("a.json");
+    let said = contents(&saved);
+    assert_eq!((said.len(), said[0].as_str()), (2, "hello"), "{saved}");
+    assert!(!said[1].is_empty());
+    assert_eq!(saved["messages"][1]["interrupted"], true);
+    // The chat goes on from there.
+    chat.say("/set max-tokens 3");
+    let shown = chat.say("more");
+    assert!(number_before(&shown, "reused") > 20, "{shown}");
+    assert_eq!(contents(&chat.saved("b.json"))[1], said[1]);
+    chat.ends("\u{4}");
+}
+
+#[test]
+fn turn_two_prefills_only_its_own_tokens() {
+    let mut chat = Chat::start(&["-n", "5", "--temp", "0"]);
+    let first = chat.say("hello there");
+    let second = chat.say("and you");
+    // The last token of the first answer was picked but not yet computed.
+    let own = "<|im_end|>\n<|im_start|>user\nand you<|im_end|>\n<|im_start|>assistant\n";
+    let ids = succeeds(&output(&["tokenize", &chat.model, own, "--special", "--no-bos"]));
+    assert!(first.contains("token limit"), "{first}");
+    assert_eq!(number_before(&second, "tokens"), 1 + ids.split_whitespace().count(), "{second}");
+    let in_context = number_before(&first, "of");
+    assert_eq!(number_before(&second, "reused"), in_context);
+    chat.ends("/quit\r");
+}
+
+#[test]
+fn regen_save_and_load_do_what_they_say() {
+    let mut chat = Chat::start(&["-n", "6", "--temp", "2", "--seed", "5"]);
+    chat.say("hello");
+    chat.say("and more");
+    let before = chat.saved("a.json");
+    let shown = chat.say("/regen");
+    assert_eq!(number_before(&shown, "tokens"), 1, "{shown}");
+    let after = chat.saved("b.json");
+    let (old, new) = (contents(&before), contents(&after));
+    assert_eq!(old[..3], new[..3]);
+    assert_eq!((old.len(), new.len()), (4, 4));
+    assert_ne!(old[3], new[3]);
+    chat.say("/clear");
+    assert_eq!(contents(&chat.saved("c.json")), Vec::<String>::new());
+    let path = chat.path("a.json");
+    chat.say(&format!("/load {}", path.display()));
+    assert_eq!(chat.saved("d.json"), before);
+    assert!(chat.say("/nope").contains("error"));
+    assert!(chat.say("/system be brief").len() < 100);
+    assert!(chat.say("/set temp 0").len() < 100);
+    assert!(chat.say("/set").contains("temp"));
+    assert_eq!(contents(&chat.saved("e.json"))[0], "be brief");
+    chat.ends("\u{4}");
+    let history = std::fs::read_to_string(chat.path("history")).unwrap();
+    assert!(history.contains("and more"));
+}
