@@ -3,6 +3,7 @@
 mod common;
 
 use common::{fails, minfer, output, speaking, stderr, with_stdin, write};
+use minfer::gguf::TensorType;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -62,6 +63,39 @@ fn broken_models() {
         let line = fails(&output(&["run", path.to_str().unwrap(), "-n", "4", "hi"]), MODEL);
         assert!(line.contains(mentions), "{name}: {line}");
     }
+}
+
+/// Types without kernels are named with the tensor; a file for other machines is named as such.
+#[test]
+fn types_and_byte_orders_that_are_not_handled() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = speaking().wide().build().unwrap();
+    let text = write(folder.path(), "text.txt", b"some text");
+    let types = TensorType::ALL.iter().filter(|ty| ty.is_quantized() && !ty.can_decode());
+    let mut seen = 0;
+    for &ty in types {
+        let mut model = good.clone();
+        let tensor = model.tensor_mut("blk.1.ffn_up.weight").unwrap();
+        tensor.ty = ty;
+        tensor.bytes = vec![0; ty.row_bytes(256).unwrap() * tensor.dims[1] as usize];
+        let path = write(folder.path(), "type.gguf", &model.to_bytes().unwrap());
+        for args in [["run", "-n", "4", "hi"], ["eval", "--limit", "4", "-f"]] {
+            let mut args: Vec<&str> = args.to_vec();
+            args.insert(1, path.to_str().unwrap());
+            if args[0] == "eval" {
+                args.push(text.to_str().unwrap());
+            }
+            let line = fails(&output(&args), MODEL);
+            assert!(line.contains("blk.1.ffn_up.weight") && line.contains(ty.name()), "{ty}: {line}");
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 14);
+    let mut bytes = good.to_bytes().unwrap();
+    bytes[4..8].reverse();
+    let path = write(folder.path(), "big.gguf", &bytes);
+    let line = fails(&output(&["run", path.to_str().unwrap(), "hi"]), MODEL);
+    assert!(line.contains("big.gguf") && line.contains("big-endian"), "{line}");
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub struct TensorInfo {
     pub offset: u64,
     /// The size of the data in bytes.
     pub bytes: u64,
+    /// Which file of a split model holds the data, from 0; 0 for a model in one file. See [`Gguf::join`].
+    pub part: usize,
 }
 
 impl TensorInfo {
@@ -107,6 +109,12 @@ impl Gguf {
         let tensors = place(entries, data_offset, alignment, file_len)?;
         let index = tensors.iter().enumerate().map(|(at, t)| (t.name.clone(), at)).collect();
         Ok(Gguf { version, metadata, tensors, alignment, data_offset, file_len, index })
+    }
+
+    /// Adds a tensor whose name is not there yet.
+    pub(crate) fn push(&mut self, tensor: TensorInfo) {
+        self.index.insert(tensor.name.clone(), self.tensors.len());
+        self.tensors.push(tensor);
     }
 
     /// The tensor of a name.
@@ -319,7 +327,7 @@ fn read_entries(cursor: &mut Cursor<impl Read>, count: u64) -> Result<Vec<Entry>
         let ty = TensorType::from_id(id).ok_or_else(|| bad(&name, format!("unknown tensor type {id}")))?;
         let offset = cursor.u64(&name)?;
         let bytes = data_bytes(ty, &dims).map_err(|problem| bad(&name, problem))?;
-        entries.push(Entry { at, info: TensorInfo { name, dims, ty, offset, bytes } });
+        entries.push(Entry { at, info: TensorInfo { name, dims, ty, offset, bytes, part: 0 } });
     }
     Ok(entries)
 }

@@ -6,6 +6,7 @@ use crate::mapped::Mapped;
 use minfer_graph::{BackendTag, Backends, WeightSpec};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
 
 /// How the file's bytes are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,15 +27,16 @@ pub struct LoadProgress {
     pub total: u64,
 }
 
+/// An open file.
 enum Bytes {
     Read { file: File, scratch: Vec<u8> },
     Mapped(Mapped),
 }
 
 impl Bytes {
-    fn open(file: &ModelFile, mode: LoadMode) -> Result<Self, Error> {
-        let fail = |e| Error::model(file.path(), e);
-        let handle = File::open(file.path()).map_err(fail)?;
+    fn open(path: &Path, mode: LoadMode) -> Result<Self, Error> {
+        let fail = |e| Error::model(path, e);
+        let handle = File::open(path).map_err(fail)?;
         Ok(match mode {
             LoadMode::Read => Bytes::Read { file: handle, scratch: Vec::new() },
             LoadMode::Mmap => Bytes::Mapped(Mapped::new(&handle).map_err(fail)?),
@@ -73,15 +75,20 @@ pub(crate) fn load_weights(
         })?;
         list.push((info, spec, tags));
     }
-    list.sort_by_key(|(info, ..)| info.offset);
+    list.sort_by_key(|(info, ..)| (info.part, info.offset));
     let total = list.iter().map(|(info, ..)| info.bytes).sum();
-    let mut bytes = Bytes::open(file, mode)?;
+    let mut open: Option<(usize, Bytes)> = None;
     let mut done = 0;
     progress(LoadProgress { done, total });
     for (info, spec, tags) in list {
         let len = usize::try_from(info.bytes)
             .map_err(|_| Error::new(ErrorKind::Memory, format!("tensor `{}` is too large", info.name)))?;
-        let data = bytes.range(info.offset, len).map_err(|e| Error::model(file.path(), e))?;
+        let path = file.part(info.part);
+        let bytes = match &mut open {
+            Some((part, bytes)) if *part == info.part => bytes,
+            other => &mut other.insert((info.part, Bytes::open(path, mode)?)).1,
+        };
+        let data = bytes.range(info.offset, len).map_err(|e| Error::model(path, e))?;
         for &tag in tags {
             let backend = backends.get_mut(tag)?;
             let loaded = backend.load_weight(spec, data);

@@ -102,7 +102,7 @@ fn fingerprint(file: &ModelFile) -> u64 {
     let mut hasher = DefaultHasher::new();
     file.gguf().file_len.hash(&mut hasher);
     for t in &file.gguf().tensors {
-        (&t.name, &t.dims, t.ty, t.offset).hash(&mut hasher);
+        (&t.name, &t.dims, t.ty, t.part, t.offset).hash(&mut hasher);
     }
     hasher.finish()
 }

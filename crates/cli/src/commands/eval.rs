@@ -12,7 +12,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fs::File;
-use std::path::Path;
+use std::path::PathBuf;
 
 pub fn run(args: &EvalArgs) -> Result<()> {
     let name = inputs::one_model(args.name.as_deref(), &args.model)?;
@@ -33,7 +33,7 @@ pub fn run(args: &EvalArgs) -> Result<()> {
     if let Some(out) = &args.out {
         let mut metadata = HashMap::new();
         metadata.insert("source".into(), format!("minfer {}", env!("CARGO_PKG_VERSION")));
-        metadata.insert("model_sha256".into(), file_sha256(model.file().path())?);
+        metadata.insert("model_sha256".into(), file_sha256(model.file().parts())?);
         collected.top.write(out, metadata)?;
     }
     show(args, &collected, reference.as_ref())
@@ -184,10 +184,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn file_sha256(path: &Path) -> Result<String> {
+/// The hash of a file, or of the parts of a split model one after another.
+fn file_sha256(parts: &[PathBuf]) -> Result<String> {
     let mut hash = Sha256::new();
-    let mut file = File::open(path).with_context(|| path.display().to_string())?;
-    std::io::copy(&mut file, &mut hash)?;
+    for path in parts {
+        let mut file = File::open(path).with_context(|| path.display().to_string())?;
+        std::io::copy(&mut file, &mut hash)?;
+    }
     Ok(hex(&hash.finalize()))
 }
 

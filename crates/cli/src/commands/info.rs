@@ -41,6 +41,9 @@ fn as_text(file: &ModelFile) -> String {
     let gguf = file.gguf();
     let mut text = String::new();
     let _ = writeln!(text, "{}", file.path().display());
+    if file.parts().len() > 1 {
+        let _ = writeln!(text, "split model of {} files", file.parts().len());
+    }
     let _ = writeln!(
         text,
         "GGUF version {}, {} keys, {} tensors, {}",
@@ -107,13 +110,13 @@ fn as_json(file: &ModelFile) -> serde_json::Value {
         .map(|t| {
             json!({
                 "name": t.name, "type": t.ty.name(), "shape": t.dims.iter().rev().collect::<Vec<_>>(),
-                "bytes": t.bytes, "offset": t.offset,
+                "bytes": t.bytes, "part": t.part, "offset": t.offset,
             })
         })
         .collect();
     let problem = file.spec().err().map(|e| e.to_string());
     json!({
-        "path": file.path(), "version": gguf.version, "file_bytes": gguf.file_len,
+        "path": file.path(), "parts": file.parts(), "version": gguf.version, "file_bytes": gguf.file_len,
         "runnable": problem.is_none(), "problem": problem, "text_problem": text_problem(file), "metadata": metadata, "tensors": tensors,
     })
 }

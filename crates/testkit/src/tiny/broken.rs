@@ -34,7 +34,12 @@ impl TinyModel {
         match tensor.ty {
             TensorType::F32 => tensor.bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes()),
             TensorType::Bf16 => tensor.bytes[..2].copy_from_slice(&half::bf16::NAN.to_le_bytes()),
-            // The scale of a Q6_K block is its last field, of the others the first.
+            TensorType::Mxfp4 => {
+                return Err(TinyError::Missing(format!("NaN in the {} `{name}`", tensor.ty)));
+            }
+            // The scale of these is behind the codes, of the others in front.
+            TensorType::Q2K => tensor.bytes[80..82].copy_from_slice(&half_nan),
+            TensorType::Q3K => tensor.bytes[108..110].copy_from_slice(&half_nan),
             TensorType::Q6K => tensor.bytes[208..210].copy_from_slice(&half_nan),
             _ => tensor.bytes[..2].copy_from_slice(&half_nan),
         }
