@@ -1,7 +1,10 @@
 //! The `tojson` filter, byte for byte what Python's `json.dumps` writes.
 
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
+
+use super::filters::Lazy;
+use super::python::{self, MAX_DEPTH, Paid};
 
 /// How `json.dumps` is asked to write.
 struct Style {
@@ -12,9 +15,6 @@ struct Style {
     key_separator: String,
     sort_keys: bool,
 }
-
-/// Nesting beyond which a value is refused.
-const MAX_DEPTH: usize = 128;
 
 impl Style {
     /// The style that a call's arguments ask for.
@@ -54,23 +54,27 @@ fn indent(value: Value) -> Result<String, Error> {
 }
 
 /// `value | tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-pub(super) fn tojson(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+pub(super) fn tojson(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
     let style = Style::from_args(args.into_values())?;
-    let mut out = String::new();
+    let mut out = Paid::new(state);
     write(value, &style, 0, &mut out)?;
-    Ok(Value::from(out))
+    out.finish()
 }
 
-fn write(value: &Value, style: &Style, depth: usize, out: &mut String) -> Result<(), Error> {
+fn write(value: &Value, style: &Style, depth: usize, out: &mut Paid) -> Result<(), Error> {
     let refuse = |what: String| Err(Error::new(ErrorKind::InvalidOperation, what));
     if depth > MAX_DEPTH {
         return refuse("value is nested too deeply for JSON".to_owned());
     }
+    out.pay()?;
     match value.kind() {
-        ValueKind::None => out.push_str("null"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number => out.push_str(&number(value)),
-        ValueKind::String => string(value.as_str().unwrap_or_default(), style.ensure_ascii, out),
+        ValueKind::None => out.text().push_str("null"),
+        ValueKind::Bool => out.text().push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number => out.text().push_str(&number(value)),
+        ValueKind::String => string(value.as_str().unwrap_or_default(), style.ensure_ascii, out.text()),
+        ValueKind::Iterable if value.downcast_object_ref::<Lazy>().is_some() => {
+            return refuse("generator is not JSON serializable".to_owned());
+        }
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter()?.collect();
             container(items.len(), ['[', ']'], style, depth, out, |at, out| {
@@ -83,8 +87,8 @@ fn write(value: &Value, style: &Style, depth: usize, out: &mut String) -> Result
                 keys.sort();
             }
             container(keys.len(), ['{', '}'], style, depth, out, |at, out| {
-                string(&key(&keys[at])?, style.ensure_ascii, out);
-                out.push_str(&style.key_separator);
+                string(&key(&keys[at])?, style.ensure_ascii, out.text());
+                out.text().push_str(&style.key_separator);
                 write(&value.get_item(&keys[at])?, style, depth + 1, out)
             })?;
         }
@@ -99,19 +103,19 @@ fn container(
     [open, close]: [char; 2],
     style: &Style,
     depth: usize,
-    out: &mut String,
-    mut item: impl FnMut(usize, &mut String) -> Result<(), Error>,
+    out: &mut Paid,
+    mut item: impl FnMut(usize, &mut Paid) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let new_line = |depth: usize, out: &mut String| {
+    let new_line = |depth: usize, out: &mut Paid| {
         if let Some(indent) = &style.indent {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(indent.as_str(), depth));
+            out.text().push('\n');
+            out.text().extend(std::iter::repeat_n(indent.as_str(), depth));
         }
     };
-    out.push(open);
+    out.text().push(open);
     for at in 0..len {
         if at > 0 {
-            out.push_str(&style.item_separator);
+            out.text().push_str(&style.item_separator);
         }
         new_line(depth + 1, out);
         item(at, out)?;
@@ -119,7 +123,7 @@ fn container(
     if len > 0 {
         new_line(depth, out);
     }
-    out.push(close);
+    out.text().push(close);
     Ok(())
 }
 
@@ -139,28 +143,14 @@ fn key(key: &Value) -> Result<String, Error> {
 
 fn number(value: &Value) -> String {
     match f64::try_from(value.clone()) {
-        Ok(float) if !value.is_integer() => python_float(float),
+        Ok(float) if !value.is_integer() => match float {
+            _ if float.is_nan() => "NaN".to_owned(),
+            f64::INFINITY => "Infinity".to_owned(),
+            f64::NEG_INFINITY => "-Infinity".to_owned(),
+            _ => python::float(float),
+        },
         _ => value.to_string(),
     }
-}
-
-/// A float as Python's `repr` writes it: the shortest digits that read back the same, with an exponent below 1e-4 and
-/// from 1e16.
-pub(super) fn python_float(value: f64) -> String {
-    if value.is_nan() {
-        return "NaN".to_owned();
-    }
-    if value.is_infinite() {
-        return if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    let size = value.abs();
-    if size == 0.0 || (1e-4..1e16).contains(&size) {
-        return format!("{value:?}");
-    }
-    let text = format!("{value:e}");
-    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
-    format!("{digits}e{sign}{exponent:0>2}")
 }
 
 fn string(text: &str, ensure_ascii: bool, out: &mut String) {
@@ -183,28 +173,4 @@ fn string(text: &str, ensure_ascii: bool, out: &mut String) {
         }
     }
     out.push('"');
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn floats_are_written_as_in_python() {
-        let cases = [
-            (1.0, "1.0"),
-            (0.1, "0.1"),
-            (-0.0, "-0.0"),
-            (1e15, "1000000000000000.0"),
-            (1e16, "1e+16"),
-            (1.5e-5, "1.5e-05"),
-            (1e-4, "0.0001"),
-            (1e300, "1e+300"),
-            (f64::NAN, "NaN"),
-            (f64::NEG_INFINITY, "-Infinity"),
-        ];
-        for (value, text) in cases {
-            assert_eq!(python_float(value), text);
-        }
-    }
 }

@@ -25,17 +25,18 @@
 //!
 //! An exchanged character is visible to a template in one way only: `tojson(ensure_ascii=true)` spells out its code.
 
+mod filters;
 mod guard;
 mod json;
 mod methods;
+mod python;
 mod source;
 mod time;
 
 use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::ValueKind;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, escape_formatter};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::Part;
@@ -233,33 +234,13 @@ fn environment() -> Result<Environment<'static>, Error> {
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_fuel(Some(FUEL));
     env.set_unknown_method_callback(methods::call);
-    env.set_formatter(|out, state, value| match python_text(value) {
-        Some(text) => Ok(out.write_str(&text)?),
-        None => escape_formatter(out, state, value),
+    env.set_formatter(|out, state, value| match value.as_str() {
+        Some(text) => Ok(out.write_str(text)?),
+        None => Ok(out.write_str(&python::str(state, value)?)?),
     });
-    env.add_filter("tojson", json::tojson);
-    env.add_test("iterable", is_iterable);
-    env.add_test("sequence", is_sequence);
-    env.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
+    filters::install(&mut env);
     env.add_function("raise_exception", raise_exception);
     Ok(env)
-}
-
-/// A value's text where Python has another than the engine.
-fn python_text(value: &Value) -> Option<String> {
-    let is_float = value.kind() == ValueKind::Number && !value.is_integer();
-    is_float.then(|| f64::try_from(value.clone()).ok().map(json::python_float)).flatten()
-}
-
-/// Jinja's test `iterable`; an undefined value counts as empty.
-fn is_iterable(value: &Value) -> bool {
-    value.is_undefined() || !value.is_none() && value.try_iter().is_ok()
-}
-
-/// Jinja's test `sequence`: whatever has a length and items, texts and mappings included.
-fn is_sequence(value: &Value) -> bool {
-    use ValueKind::{Map, Seq, String, Undefined};
-    matches!(value.kind(), Map | Seq | String | Undefined)
 }
 
 fn raise_exception(message: String) -> Result<Value, Error> {

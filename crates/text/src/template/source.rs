@@ -2,6 +2,10 @@
 //!
 //! A small lexer tells literal text, string constants, code and comments apart; it does not check the syntax.
 
+use std::ops::Range;
+
+use super::filters::LOOPED;
+
 /// Applies `text` to literal text and string constants of a template, and turns `generation` blocks, which mark the
 /// answer for training, into plain scopes.
 pub(super) fn rewrite(source: &str, text: &dyn Fn(&str) -> String) -> String {
@@ -22,6 +26,10 @@ pub(super) fn rewrite(source: &str, text: &dyn Fn(&str) -> String) -> String {
         rest = &rest[start + len..];
         if block_word(&tag[..len]) == Some("raw") {
             let end = raw_len(rest);
+            // The engine leaves out a line break after `raw` as after any tag; Jinja2 does not.
+            if !tag[..len].ends_with("-%}") && rest.starts_with('\n') {
+                out.push('\n');
+            }
             out.push_str(&text(&rest[..end]));
             rest = &rest[end..];
         }
@@ -77,7 +85,21 @@ fn code(tag: &str, text: &dyn Fn(&str) -> String, out: &mut String) {
         out.push_str(&tag.replacen(word, if word == "generation" { "with" } else { "endwith" }, 1));
         return;
     }
-    let mut rest = tag;
+    match looped(tag) {
+        Some(looped) => {
+            strings(&tag[..looped.start], text, out);
+            out.push_str(" (");
+            strings(&tag[looped.clone()], text, out);
+            out.push_str(&format!(")|{LOOPED} "));
+            strings(&tag[looped.end..], text, out);
+        }
+        None => strings(tag, text, out),
+    }
+}
+
+/// Copies code with its string constants rewritten.
+fn strings(code: &str, text: &dyn Fn(&str) -> String, out: &mut String) {
+    let mut rest = code;
     while let Some(start) = rest.find(['\'', '"']) {
         let len = string_len(&rest.as_bytes()[start..], rest.as_bytes()[start]);
         out.push_str(&rest[..start]);
@@ -85,6 +107,36 @@ fn code(tag: &str, text: &dyn Fn(&str) -> String, out: &mut String) {
         rest = &rest[start + len..];
     }
     out.push_str(rest);
+}
+
+/// The expression that a `for` tag loops through: from `in` to `if`, `recursive` or the tag's end.
+fn looped(tag: &str) -> Option<Range<usize>> {
+    if block_word(tag) != Some("for") {
+        return None;
+    }
+    let bytes = tag.as_bytes();
+    let last = tag.strip_suffix("%}")?.trim_end_matches(['-', '+']).len();
+    let mut start = None;
+    let (mut at, mut depth) = (2, 0usize);
+    while at < last {
+        match bytes[at] {
+            quote @ (b'\'' | b'"') => at += string_len(&bytes[at..], quote),
+            b'(' | b'[' | b'{' => (at, depth) = (at + 1, depth + 1),
+            b')' | b']' | b'}' => (at, depth) = (at + 1, depth.saturating_sub(1)),
+            byte if byte.is_ascii_alphanumeric() || byte == b'_' => {
+                let word = &bytes[at..last];
+                let len = word.iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'_').count();
+                match (&word[..len], start) {
+                    (b"in", None) if depth == 0 => start = Some(at + len),
+                    (b"if" | b"recursive", Some(start)) if depth == 0 => return Some(start..at),
+                    _ => {}
+                }
+                at += len;
+            }
+            _ => at += 1,
+        }
+    }
+    start.filter(|start| *start < last).map(|start| start..last)
 }
 
 /// The first word of a `{% %}` tag.
@@ -123,9 +175,20 @@ mod tests {
             upper("{%- raw -%}x{{ x }}{%- endraw %}{{ x }}"),
             "{%- raw -%}Y{{ Y }}{%- endraw %}{{ x }}"
         );
+        assert_eq!(upper("{% raw %}\n{% endraw %}"), "{% raw %}\n\n{% endraw %}");
         assert_eq!(upper("x{{ x"), "Y{{ x");
         assert_eq!(upper("{{ 'x"), "{{ 'Y");
         assert_eq!(upper("{{ 'x\\"), "{{ 'Y\\");
+    }
+
+    #[test]
+    fn loops_go_through_a_filter() {
+        assert_eq!(upper("{%- for a in x.b -%}"), "{%- for a in ( x.b )|__looped -%}");
+        assert_eq!(
+            upper("{% for a, b in c(' if x')[1:] if a in b recursive %}"),
+            "{% for a, b in ( c(' if Y')[1:] )|__looped if a in b recursive %}"
+        );
+        assert_eq!(upper("{% for %}{% for a in %}"), "{% for %}{% for a in ( )|__looped %}");
     }
 
     #[test]
