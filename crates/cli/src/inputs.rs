@@ -1,14 +1,17 @@
 //! From arguments to models, sessions and texts.
 
-use crate::args::{ModelOptions, SamplingOptions};
+use crate::args::{ModelOptions, SamplingOptions, TemplateOptions};
 use crate::console::LoadBar;
 use crate::exit::Usage;
 use crate::source::{self, ModelSpec, SourceOptions, StderrReporter};
 use anyhow::{Context, Result};
+use minfer::text::ChatTemplate;
 use minfer::{LoadOptions, Model, ModelFile, Sampler, SamplerConfig, Session, SessionOptions, knob_value};
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+const NO_TEMPLATE: &str = "the model has no chat template; --chat-template FILE gives one, `minfer run --raw` takes a prompt as it is";
 
 /// Context when the user asks for none, if the model has that much.
 const DEFAULT_CTX: usize = 8192;
@@ -92,6 +95,18 @@ pub fn sampler(options: &SamplingOptions) -> Result<Sampler> {
         repeat_last_n: options.repeat_last_n,
         seed,
     })?)
+}
+
+/// The chat template: the one in the user's file, else the model's own.
+pub fn chat_template(model: &Model, options: &TemplateOptions) -> Result<ChatTemplate> {
+    let Some(path) = &options.chat_template else {
+        let own = model.file().chat_template()?;
+        return own.ok_or_else(|| anyhow::anyhow!("{NO_TEMPLATE}"));
+    };
+    let usage = |e: &dyn std::fmt::Display| Usage(format!("--chat-template {}: {e}", path.display()));
+    let bytes = std::fs::read(path).map_err(|e| usage(&e))?;
+    let source = String::from_utf8(bytes).map_err(|e| usage(&format!("not UTF-8 text: {e}")))?;
+    Ok(ChatTemplate::for_tokenizer(&source, model.tokenizer()?).map_err(|e| usage(&e))?)
 }
 
 /// A text file, or why not.

@@ -3,6 +3,7 @@
 //! - [`Tokenizer`] turns text into token ids (byte-level BPE, SentencePiece's BPE) and knows the file's special tokens.
 //! - [`Detokenizer`] turns ids back into text, one token at a time, and never emits half a character.
 //! - [`ChatTemplate`] renders a conversation with the file's Jinja template, as Hugging Face's libraries do.
+//! - [`ReasoningSplitter`] tells a model's thoughts from its answer while they come.
 //!
 //! # The trust border
 //!
@@ -19,6 +20,7 @@ mod detokenize;
 mod error;
 mod model;
 mod partition;
+mod reasoning;
 mod special;
 mod split;
 mod spm;
@@ -28,6 +30,7 @@ mod vocab;
 
 pub use detokenize::Detokenizer;
 pub use error::{TemplateError, TemplateErrorKind, TokenizerError, TokenizerErrorKind};
+pub use reasoning::{Reasoning, ReasoningSplitter, Thought};
 pub use split::PreTokenizer;
 pub use template::{ChatTemplate, LocalTime, Message, RenderInput, Rendered};
 pub use tokenizer::{EncodeOptions, Tokenizer};

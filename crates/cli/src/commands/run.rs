@@ -4,7 +4,7 @@ use crate::args::RunArgs;
 use crate::exit::Usage;
 use crate::inputs;
 use crate::source::ModelSpec;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use minfer::text::{EncodeOptions, Message, RenderInput};
 use minfer::{Answer, Control, Finish, GenerateOptions, Model, Session, knob_value};
 use std::io::{self, Write};
@@ -84,9 +84,7 @@ fn prompt_ids(args: &RunArgs, model: &Model, prompt: &str) -> Result<Vec<u32>> {
         let ids = tokenizer.encode(prompt, EncodeOptions::default());
         return Ok(ids);
     }
-    let Some(template) = model.file().chat_template()? else {
-        bail!("the model has no chat template; --raw takes the prompt as it is");
-    };
+    let template = inputs::chat_template(model, &args.template)?;
     let text_of = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).map(str::to_string);
     let system = args.system.iter().map(|s| Message::new("system", s.as_str()));
     let rendered = template.render(&RenderInput {
@@ -94,6 +92,7 @@ fn prompt_ids(args: &RunArgs, model: &Model, prompt: &str) -> Result<Vec<u32>> {
         add_generation_prompt: true,
         bos_token: text_of(tokenizer.bos()),
         eos_token: text_of(tokenizer.eos()),
+        extra: args.template.chat_template_kwargs.clone().unwrap_or_default(),
         ..RenderInput::default()
     })?;
     Ok(tokenizer.encode_parts(&rendered.parts, true))

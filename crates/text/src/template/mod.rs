@@ -41,6 +41,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::Part;
 use crate::error::TemplateError;
+use crate::reasoning::Reasoning;
 use crate::tokenizer::Tokenizer;
 use guard::{Border, Guard};
 
@@ -57,6 +58,7 @@ const NAME: &str = "chat";
 pub struct ChatTemplate {
     env: Environment<'static>,
     border: Arc<Border>,
+    reasoning: Option<Reasoning>,
 }
 
 /// One message of a conversation: its fields, in the order in which a template that dumps them shows them.
@@ -170,12 +172,17 @@ impl ChatTemplate {
             Ok(env)
         };
         match compile() {
-            Ok(env) => Ok(ChatTemplate { env, border }),
+            Ok(env) => Ok(ChatTemplate { env, border, reasoning: Reasoning::of_template(source) }),
             Err(error) => Err(TemplateError::Syntax {
                 line: error.line().unwrap_or(0),
                 message: border.reveal(&describe(&error)),
             }),
         }
+    }
+
+    /// How the template's model marks its thoughts, if it has any.
+    pub fn reasoning(&self) -> Option<Reasoning> {
+        self.reasoning
     }
 
     /// Renders a conversation.

@@ -12,7 +12,7 @@ mod verbs;
 use crate::args::{ChatArgs, ChatSettings};
 use crate::exit::{self, Usage};
 use crate::inputs;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use input::{Input, Lines, Piped, Terminal};
 use minfer::text::Message;
 use minfer::{
@@ -82,10 +82,9 @@ impl Chat {
         settings.sampling.seed = Some(sampler.config().seed);
         let name = inputs::one_model(args.name.as_deref(), &args.model)?;
         let (model, mut session) = inputs::load(name, &args.model)?;
-        let Some(template) = model.file().chat_template()? else {
-            bail!("the model has no chat template; `minfer run --raw` takes a prompt as it is");
-        };
+        let template = inputs::chat_template(&model, &args.template)?;
         let mut conversation = Conversation::new(&mut session, template)?;
+        conversation.template_input().extra = args.template.chat_template_kwargs.unwrap_or_default();
         conversation.set_system(args.system.as_deref());
         Ok(Chat {
             model,
