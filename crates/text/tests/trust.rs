@@ -184,3 +184,26 @@ fn failures_are_errors_with_a_line() {
     assert_eq!(fail("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}").kind(), TemplateErrorKind::Render);
     assert_eq!(fail("{{ strftime_now('%Q') }}").kind(), TemplateErrorKind::Render);
 }
+
+#[test]
+fn what_a_template_builds_has_an_end() {
+    let sources = [
+        // Lists of lists, which double in size or are nested without end.
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x ~ 'a' }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x | length }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}",
+        "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% macro m(x, n) %}{% if n %}{{ m([x, x], n - 1) }}{% else %}{{ x ~ '' }}{% endif %}{% endmacro %}{{ m([1], 60) }}",
+        "{% for x in [[1]] recursive %}{{ loop([[x, x]]) }}{% endfor %}",
+        // Namespaces that are inside themselves.
+        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns ~ 'a' }}",
+        "{% set ns = namespace() %}{% set ns.x = [{'a': ns}] %}{{ ns ~ 'a' }}",
+    ];
+    for source in sources {
+        let error = ChatTemplate::new(source).unwrap().render(&RenderInput::default()).unwrap_err();
+        assert!(
+            matches!(error.kind(), TemplateErrorKind::Render | TemplateErrorKind::OutOfFuel),
+            "{source} {error}"
+        );
+    }
+}

@@ -11,6 +11,15 @@ use super::{json, python};
 /// The filter around what a `for` loop goes through.
 pub(super) const LOOPED: &str = "__looped";
 
+/// The filter around what gets a name.
+pub(super) const KEPT: &str = "__kept";
+
+/// The filter around what becomes an attribute of a namespace.
+pub(super) const HELD: &str = "__held";
+
+/// Most parts that a value may have when it is written out; 64 bytes of text count as one.
+const MAX_PARTS: usize = 1 << 20;
+
 /// Names that Jinja2 does not know: a template that uses one fails there, so it fails here.
 const FOREIGN_FILTERS: [&str; 5] = ["split", "lines", "bool", "chain", "zip"];
 const FOREIGN_TESTS: [&str; 3] = ["startingwith", "endingwith", "safe"];
@@ -37,6 +46,14 @@ pub(super) fn install(env: &mut Environment<'static>) {
     FOREIGN_FILTERS.iter().for_each(|name| env.remove_filter(name));
     FOREIGN_TESTS.iter().for_each(|name| env.remove_test(name));
     env.add_filter(LOOPED, looped);
+    env.add_filter(KEPT, kept);
+    env.add_filter(HELD, |state: &State, value: &Value| {
+        let value = kept(state, value)?;
+        match holds_namespace(&value) {
+            true => Err(refused("a namespace inside a namespace")),
+            false => Ok(value),
+        }
+    });
     env.add_filter("tojson", json::tojson);
     env.add_filter("string", |state: &State, value: &Value| match value.as_str() {
         Some(_) => Ok(value.clone()),
@@ -82,14 +99,62 @@ fn lazy(items: &Value) -> Result<Value, Error> {
 
 /// What a loop goes through: the engine takes `none` for an empty list, Python refuses it; and in a loop, what is made
 /// while it is read has a last item.
-fn looped(value: &Value) -> Result<Value, Error> {
+fn looped(state: &State, value: &Value) -> Result<Value, Error> {
     if value.is_none() {
-        return Err(Error::new(ErrorKind::InvalidOperation, "None is not iterable"));
+        return Err(refused("None is not iterable"));
     }
+    kept(state, value)?;
     match value.downcast_object_ref::<Lazy>() {
         Some(_) => Ok(value.try_iter()?.collect::<Vec<_>>().into()),
         None => Ok(value.clone()),
     }
+}
+
+/// What gets a name: refused if it is nested too deeply or, written out, too large. By naming lists of lists a template
+/// could otherwise build in a few steps what takes forever to compare or show, or overflows the stack when dropped.
+fn kept(state: &State, value: &Value) -> Result<Value, Error> {
+    let mut parts = 0;
+    count(value, 0, &mut parts)?;
+    state.consume_fuel(parts as u64 / 16)?;
+    Ok(value.clone())
+}
+
+fn count(value: &Value, depth: usize, parts: &mut usize) -> Result<(), Error> {
+    *parts += 1 + value.as_str().map_or(0, str::len) / 64;
+    if depth > python::MAX_DEPTH || *parts > MAX_PARTS {
+        return Err(refused("a value is nested too deeply or too large"));
+    }
+    match value.kind() {
+        ValueKind::Seq => value.try_iter()?.try_for_each(|item| count(&item, depth + 1, parts)),
+        ValueKind::Iterable if value.downcast_object_ref::<Lazy>().is_none() => {
+            value.try_iter()?.try_for_each(|item| count(&item, depth + 1, parts))
+        }
+        ValueKind::Map => value.try_iter()?.try_for_each(|key| {
+            let item = value.get_item(&key)?;
+            count(&key, depth + 1, parts)?;
+            count(&item, depth + 1, parts)
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a namespace is in a value, or is it: inside another namespace, it could be inside itself.
+fn holds_namespace(value: &Value) -> bool {
+    let is_one = || value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"));
+    match value.kind() {
+        ValueKind::Map if is_one() => true,
+        ValueKind::Map => value
+            .try_iter()
+            .is_ok_and(|mut keys| keys.any(|key| value.get_item(&key).is_ok_and(|v| holds_namespace(&v)))),
+        ValueKind::Seq | ValueKind::Iterable if value.downcast_object_ref::<Lazy>().is_none() => {
+            value.try_iter().is_ok_and(|mut items| items.any(|item| holds_namespace(&item)))
+        }
+        _ => false,
+    }
+}
+
+fn refused(what: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what)
 }
 
 /// Jinja's test `iterable`; an undefined value counts as empty.

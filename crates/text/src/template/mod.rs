@@ -24,6 +24,17 @@
 //! own text could complete, is exchanged beforehand, so that only what the template assembled is found.
 //!
 //! An exchanged character is visible to a template in one way only: `tojson(ensure_ascii=true)` spells out its code.
+//!
+//! # What a hostile template can cost
+//!
+//! Steps are counted, and what gets a name (by `set`, in a loop, as a macro's argument) is refused when it is nested too
+//! deeply or, written out, too large: see [`filters`]. That a single expression multiplies such a value is not bounded.
+//!
+//! # Known differences from Jinja2
+//!
+//! - Text added to what `safe` marked is not escaped for HTML.
+//! - A control token that the template assembles from pieces other than a role is text.
+//! - `joiner`, `cycler`, `include`, `import` and filters that make HTML are not there: an error.
 
 mod filters;
 mod guard;

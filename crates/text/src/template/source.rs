@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::filters::LOOPED;
+use super::filters::{HELD, KEPT, LOOPED};
 
 /// Applies `text` to literal text and string constants of a template, and turns `generation` blocks, which mark the
 /// answer for training, into plain scopes.
@@ -85,15 +85,17 @@ fn code(tag: &str, text: &dyn Fn(&str) -> String, out: &mut String) {
         out.push_str(&tag.replacen(word, if word == "generation" { "with" } else { "endwith" }, 1));
         return;
     }
-    match looped(tag) {
-        Some(looped) => {
-            strings(&tag[..looped.start], text, out);
-            out.push_str(" (");
-            strings(&tag[looped.clone()], text, out);
-            out.push_str(&format!(")|{LOOPED} "));
-            strings(&tag[looped.end..], text, out);
-        }
-        None => strings(tag, text, out),
+    let Some(checked) = checked(tag) else { return strings(tag, text, out) };
+    strings(&tag[..checked.value.start], text, out);
+    if let Some(filter) = checked.filter {
+        out.push_str(" (");
+        strings(&tag[checked.value.clone()], text, out);
+        out.push_str(&format!(")|{filter} "));
+    }
+    strings(&tag[checked.value.end..], text, out);
+    for name in checked.names {
+        let end = if tag.ends_with("-%}") { "-%}" } else { "%}" };
+        out.push_str(&format!("{{% set {name} = {name}|{KEPT} {end}"));
     }
 }
 
@@ -109,34 +111,79 @@ fn strings(code: &str, text: &dyn Fn(&str) -> String, out: &mut String) {
     out.push_str(rest);
 }
 
-/// The expression that a `for` tag loops through: from `in` to `if`, `recursive` or the tag's end.
-fn looped(tag: &str) -> Option<Range<usize>> {
-    if block_word(tag) != Some("for") {
-        return None;
-    }
-    let bytes = tag.as_bytes();
-    let last = tag.strip_suffix("%}")?.trim_end_matches(['-', '+']).len();
-    let mut start = None;
-    let (mut at, mut depth) = (2, 0usize);
-    while at < last {
-        match bytes[at] {
-            quote @ (b'\'' | b'"') => at += string_len(&bytes[at..], quote),
-            b'(' | b'[' | b'{' => (at, depth) = (at + 1, depth + 1),
-            b')' | b']' | b'}' => (at, depth) = (at + 1, depth.saturating_sub(1)),
-            byte if byte.is_ascii_alphanumeric() || byte == b'_' => {
-                let word = &bytes[at..last];
-                let len = word.iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'_').count();
-                match (&word[..len], start) {
-                    (b"in", None) if depth == 0 => start = Some(at + len),
-                    (b"if" | b"recursive", Some(start)) if depth == 0 => return Some(start..at),
-                    _ => {}
-                }
-                at += len;
-            }
-            _ => at += 1,
+/// What of a tag has to be looked at before it gets a name: a template must not build what has no end.
+struct Checked<'t> {
+    /// The expression that gets a name, and the filter that it is to go through.
+    value: Range<usize>,
+    filter: Option<&'static str>,
+    /// Names that get their values elsewhere.
+    names: Vec<&'t str>,
+}
+
+/// What gets names in a tag: by `set`, in a loop, as a macro's arguments.
+fn checked(tag: &str) -> Option<Checked<'_>> {
+    let tokens = tokens(tag);
+    let find = |wanted: &[&str]| {
+        tokens.iter().position(|(depth, at)| *depth == 0 && wanted.contains(&&tag[at.clone()]))
+    };
+    let end = tag.strip_suffix("%}")?.trim_end_matches(['-', '+']).len();
+    let words = |from: usize, to: usize| {
+        let names = tokens[from..to].iter().map(|(_, at)| &tag[at.clone()]);
+        names.filter(|word| word.starts_with(|c: char| c.is_alphabetic() || c == '_')).collect()
+    };
+    match block_word(tag)? {
+        "for" => {
+            let start = find(&["in"])?;
+            let last = find(&["if", "recursive"]).filter(|last| *last > start);
+            let end = last.map_or(end, |last| tokens[last].1.start);
+            // A recursive loop gets values by calls, too.
+            let is_recursive = find(&["recursive"]).is_some();
+            let names = if is_recursive { words(1, start) } else { Vec::new() };
+            Some(Checked { value: tokens[start].1.end..end, filter: Some(LOOPED), names })
         }
+        "set" => {
+            let start = tokens[find(&["="])?].1.end;
+            let filter = if find(&["."]).is_some_and(|dot| tokens[dot].1.end < start) { HELD } else { KEPT };
+            Some(Checked { value: start..end, filter: Some(filter), names: Vec::new() })
+        }
+        "macro" => {
+            // The names of arguments follow the opening bracket and commas.
+            let follows = |at: usize| {
+                let (depth, before) = &tokens[at - 1];
+                *depth == 1 && &tag[before.clone()] == "," || *depth == 0 && &tag[before.clone()] == "("
+            };
+            let names =
+                (3..tokens.len()).filter(|at| follows(*at)).flat_map(|at| words(at, at + 1)).collect();
+            Some(Checked { value: tag.len()..tag.len(), filter: None, names })
+        }
+        _ => None,
     }
-    start.filter(|start| *start < last).map(|start| start..last)
+}
+
+/// The words and other characters of a tag outside strings, each with the number of brackets around it.
+fn tokens(tag: &str) -> Vec<(usize, Range<usize>)> {
+    let bytes = tag.as_bytes();
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || !byte.is_ascii();
+    let mut tokens = Vec::new();
+    let (mut at, mut depth) = (2, 0usize);
+    while at < bytes.len() {
+        let len = match bytes[at] {
+            quote @ (b'\'' | b'"') => string_len(&bytes[at..], quote),
+            byte if is_word(&byte) => bytes[at..].iter().take_while(|byte| is_word(byte)).count(),
+            b'=' | b'!' | b'<' | b'>' if bytes.get(at + 1) == Some(&b'=') => 2,
+            _ => 1,
+        };
+        let len = len.min(bytes.len() - at);
+        if matches!(bytes[at], b')' | b']' | b'}') {
+            depth = depth.saturating_sub(1);
+        }
+        if !matches!(bytes[at], b' ' | b'\n' | b'\r' | b'\t' | b'-' | b'+') {
+            tokens.push((depth, at..at + len));
+        }
+        depth += usize::from(matches!(bytes[at], b'(' | b'[' | b'{'));
+        at += len;
+    }
+    tokens
 }
 
 /// The first word of a `{% %}` tag.
@@ -186,9 +233,25 @@ mod tests {
         assert_eq!(upper("{%- for a in x.b -%}"), "{%- for a in ( x.b )|__looped -%}");
         assert_eq!(
             upper("{% for a, b in c(' if x')[1:] if a in b recursive %}"),
-            "{% for a, b in ( c(' if Y')[1:] )|__looped if a in b recursive %}"
+            "{% for a, b in ( c(' if Y')[1:] )|__looped if a in b recursive %}{% set a = a|__kept %}{% set b = b|__kept %}"
+        );
+        assert_eq!(
+            upper("{% for a, b in c(' if x')[1:] if a in b %}"),
+            "{% for a, b in ( c(' if Y')[1:] )|__looped if a in b %}"
         );
         assert_eq!(upper("{% for %}{% for a in %}"), "{% for %}{% for a in ( )|__looped %}");
+    }
+
+    #[test]
+    fn what_gets_a_name_goes_through_a_filter() {
+        assert_eq!(upper("{%- set a = b == 'x' -%}"), "{%- set a = ( b == 'Y' )|__kept -%}");
+        assert_eq!(upper("{% set n.a, b = f(c=1), 2 %}"), "{% set n.a, b = ( f(c=1), 2 )|__held %}");
+        assert_eq!(upper("{% set a %}x{% endset %}"), "{% set a %}Y{% endset %}");
+        assert_eq!(
+            upper("{%- macro m(a, b=['x', c], d={}) -%}"),
+            "{%- macro m(a, b=['Y', c], d={}) -%}{% set a = a|__kept -%}{% set b = b|__kept -%}{% set d = d|__kept -%}"
+        );
+        assert_eq!(upper("{% macro m() %}{% macro %}"), "{% macro m() %}{% macro %}");
     }
 
     #[test]
