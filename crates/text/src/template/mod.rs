@@ -28,7 +28,7 @@
 //! # What a hostile template can cost
 //!
 //! Steps are counted, and what gets a name (by `set`, in a loop, as a macro's argument) is refused when it is nested too
-//! deeply or, written out, too large: see [`filters`]. That a single expression multiplies such a value is not bounded.
+//! deeply or, written out, too large (`filters.rs`). That a single expression multiplies such a value is not bounded.
 //!
 //! # Known differences from Jinja2
 //!
