@@ -83,10 +83,10 @@ pub struct ModelOptions {
     /// auto, cpu, wgpu[:i] or cuda[:i]
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     pub device: DeviceChoice,
-    /// Type of the K cache (also -ctk); K and V must have the same
+    /// Type of the K cache (also -ctk)
     #[arg(long, alias = "ctk", value_name = "TYPE", default_value = "f16")]
     pub cache_type_k: CacheType,
-    /// Type of the V cache (also -ctv); K and V must have the same
+    /// Type of the V cache (also -ctv)
     #[arg(long, alias = "ctv", value_name = "TYPE", default_value = "f16")]
     pub cache_type_v: CacheType,
     /// How the file is reached
@@ -99,8 +99,13 @@ pub struct ModelOptions {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CacheType {
+    /// 16-bit float
     F16,
+    /// 32-bit float
     F32,
+    /// 8-bit integers, a 16-bit scale per 32 of a head: 8.5 bits per value
+    #[value(name = "q8_0")]
+    Q8_0,
 }
 
 impl From<CacheType> for KvType {
@@ -108,6 +113,7 @@ impl From<CacheType> for KvType {
         match t {
             CacheType::F16 => KvType::F16,
             CacheType::F32 => KvType::F32,
+            CacheType::Q8_0 => KvType::Q8_0,
         }
     }
 }

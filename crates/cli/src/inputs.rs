@@ -6,7 +6,9 @@ use crate::exit::Usage;
 use crate::source::{self, ModelSpec, SourceOptions, StderrReporter};
 use anyhow::{Context, Result};
 use minfer::text::ChatTemplate;
-use minfer::{LoadOptions, Model, ModelFile, Sampler, SamplerConfig, Session, SessionOptions, knob_value};
+use minfer::{
+    KvTypes, LoadOptions, Model, ModelFile, Sampler, SamplerConfig, Session, SessionOptions, knob_value,
+};
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,9 +41,6 @@ pub fn one_model<'a>(positional: Option<&'a str>, options: &'a ModelOptions) -> 
 
 /// Sizes of a session for a file.
 pub fn session_options(file: &ModelFile, options: &ModelOptions) -> Result<SessionOptions> {
-    if options.cache_type_k != options.cache_type_v {
-        return Err(Usage("K and V caches of different types are not handled".into()).into());
-    }
     let trained = file.spec()?.n_ctx_train;
     let n_ctx = options.ctx_size.unwrap_or(trained.min(DEFAULT_CTX));
     let trace = knob_value("MINFER_GRAPH_TRACE").map(|_| {
@@ -51,7 +50,7 @@ pub fn session_options(file: &ModelFile, options: &ModelOptions) -> Result<Sessi
     Ok(SessionOptions {
         n_ctx,
         n_batch: options.batch_size.min(n_ctx),
-        kv_type: options.cache_type_k.into(),
+        kv_types: KvTypes { k: options.cache_type_k.into(), v: options.cache_type_v.into() },
         graph_trace: trace,
         ..SessionOptions::default()
     })

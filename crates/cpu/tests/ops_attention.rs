@@ -5,6 +5,7 @@ mod ops_support;
 use minfer_cpu::{CpuOptions, Isa};
 use minfer_graph::{Backend, BackendError, KvType};
 use ops_support::attention::{ATTENTION, Case, EXTENTS, Q, Setup, TABLE};
+use ops_support::cache::TYPES;
 use ops_support::{all_options, assert_close, assert_same};
 
 fn case(heads: (usize, usize), head_dim: usize, sequences: &[(usize, usize)]) -> Case {
@@ -16,7 +17,7 @@ fn case(heads: (usize, usize), head_dim: usize, sequences: &[(usize, usize)]) ->
         window: None,
         softcap: None,
         sinks: false,
-        ty: KvType::F16,
+        ty: KvType::F16.into(),
         sequences: sequences.to_vec(),
     }
 }
@@ -36,13 +37,16 @@ fn check(case: &Case, seed: u64) {
 fn head_sizes_and_groups() {
     for (i, head_dim) in [16, 32, 64, 80, 96, 128, 256, 20, 8].into_iter().enumerate() {
         for (j, group) in [1, 2, 3, 7].into_iter().enumerate() {
-            let ty = if (i + j) % 2 == 0 { KvType::F16 } else { KvType::F32 };
+            let ty = TYPES[(i + j) % TYPES.len()];
             let sequences = [(61, 7), (0, 3)];
             check(&Case { ty, ..case((2 * group, 2), head_dim, &sequences) }, (10 * i + j) as u64);
         }
     }
-    check(&Case { v_dim: 24, ..case((6, 3), 40, &[(100, 5)]) }, 5);
-    check(&Case { v_dim: 128, ..case((4, 2), 192, &[(3, 66)]) }, 6);
+    for ty in TYPES {
+        check(&Case { v_dim: 24, ty, ..case((6, 3), 40, &[(100, 5)]) }, 5);
+        check(&Case { v_dim: 128, ty, ..case((4, 2), 192, &[(3, 66)]) }, 6);
+        check(&Case { v_dim: 33, ty, ..case((4, 2), 31, &[(3, 66)]) }, 7);
+    }
 }
 
 #[test]
@@ -57,7 +61,20 @@ fn contexts() {
 fn windows() {
     for window in [1, 2, 5, 63, 64, 65, 128, 200, usize::MAX] {
         for sequences in [vec![(0, 150)], vec![(130, 1), (63, 4), (64, 1)], vec![(190, 30)]] {
-            check(&Case { window: Some(window), ..case((6, 2), 16, &sequences) }, window as u64);
+            for ty in [KvType::F16, KvType::Q8_0] {
+                let case = Case { ty: ty.into(), window: Some(window), ..case((6, 2), 16, &sequences) };
+                check(&case, window as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn long_contexts() {
+    for (i, window) in [None, Some(1), Some(100), Some(4096), Some(12_800)].into_iter().enumerate() {
+        for ty in [KvType::F16, KvType::Q8_0] {
+            let sequences = [(12_797, 6), (9, 1)];
+            check(&Case { ty: ty.into(), window, ..case((2, 1), 16, &sequences) }, i as u64);
         }
     }
 }
@@ -97,6 +114,8 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
         case((3, 1), 32, &[(700, 2), (900, 1)]),
         case((14, 2), 64, &[(0, 100)]),
         Case { window: Some(300), ..case((3, 3), 16, &[(900, 40)]) },
+        Case { ty: KvType::Q8_0.into(), ..case((6, 2), 40, &[(1500, 1), (3, 1)]) },
+        Case { ty: KvType::Q8_0.into(), window: Some(70), ..case((2, 1), 64, &[(0, 130)]) },
         Case { sinks: true, softcap: Some(3.0), ..case((8, 2), 24, &[(1500, 1), (3, 1)]) },
     ];
     for (i, case) in cases.iter().enumerate() {

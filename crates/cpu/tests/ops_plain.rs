@@ -7,10 +7,10 @@ use half::f16;
 use minfer_cpu::{CpuBackend, CpuOptions};
 use minfer_gguf::TensorType;
 use minfer_graph::{
-    Backend, BackendError, BufferSlice, Dim, GraphBuilder, InputKind, KvShape, KvType, NodeId, Op, PAGE,
-    Rope, RopeStyle, Shape, WeightSpec,
+    Backend, BackendError, BufferSlice, Dim, GraphBuilder, InputKind, KvShape, NodeId, Op, PAGE, Rope,
+    RopeStyle, Shape, WeightSpec,
 };
-use ops_support::attention::{read_region, region};
+use ops_support::cache::{TYPES, read_regions, region, rounded};
 use ops_support::{Bench, Random, all_options, assert_close, assert_same, contract, dims, f32_weight};
 
 /// Row counts and lengths: single rows, tails of every kind, and enough to use all threads.
@@ -265,23 +265,28 @@ fn kv_store_places_rows() {
     let graph = b.finish(0);
     let row_values = [3 * PAGE as i32 + 5, 0, PAGE as i32 - 1];
     for options in all_options() {
-        for ty in [KvType::F16, KvType::F32] {
+        for ty in TYPES {
             let mut bench = Bench::new(graph.clone(), dims(3, 1), options);
             let mut random = Random::new(6);
-            let (mut ks, vs) = (random.values(120), random.values(54));
+            let (mut ks, mut vs) = (random.values(120), random.values(54));
             // Ties, overflow, subnormals.
             ks[..5].copy_from_slice(&[1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 70000.0, 1e-7, -0.0]);
+            // A block of zeros.
+            ks[20..40].fill(0.0);
+            // Blocks without a finite scale, and one of subnormal ones.
+            (vs[0], vs[9], vs[18]) = (f32::NAN, f32::INFINITY, -1e8);
+            vs[27..36].iter_mut().for_each(|x| *x *= 1e-5);
             let (k_len, v_len) = (4 * 40 * PAGE, 4 * 18 * PAGE);
             let (mut k_want, mut v_want) = (vec![f32::NAN; k_len], vec![f32::NAN; v_len]);
-            bench.kv = Some(region(&mut bench, ty, 4, &k_want, &v_want));
-            let round = |x: f32| if ty == KvType::F16 { f16::from_f32(x).to_f32() } else { x };
+            bench.kv = Some(region(&mut bench, &kv, ty, 4, &k_want, &v_want));
+            let (k_kept, v_kept) = (rounded(ty.k, 20, &ks), rounded(ty.v, 9, &vs));
             for (i, &row) in row_values.iter().enumerate() {
                 let (page, slot) = (row as usize / PAGE, row as usize % PAGE);
                 for (h, d) in (0..2).flat_map(|h| (0..20).map(move |d| (h, d))) {
-                    k_want[((page * 2 + h) * 20 + d) * PAGE + slot] = round(ks[i * 40 + h * 20 + d]);
+                    k_want[((page * 2 + h) * 20 + d) * PAGE + slot] = k_kept[i * 40 + h * 20 + d];
                 }
                 for (h, d) in (0..2).flat_map(|h| (0..9).map(move |d| (h, d))) {
-                    v_want[((page * 2 + h) * PAGE + slot) * 9 + d] = round(vs[i * 18 + h * 9 + d]);
+                    v_want[((page * 2 + h) * PAGE + slot) * 9 + d] = v_kept[i * 18 + h * 9 + d];
                 }
             }
             bench.set_f32(k, &ks);
@@ -290,16 +295,17 @@ fn kv_store_places_rows() {
             bench.run(store).unwrap();
             bench.run(load).unwrap();
             let pair = bench.kv.unwrap();
-            assert_same(&read_region(&mut bench, pair.k, ty), &k_want, "k");
-            assert_same(&read_region(&mut bench, pair.v, ty), &v_want, "v");
+            let got = read_regions(&mut bench, &kv);
+            assert_same(&got[0], &k_want, "k");
+            assert_same(&got[1], &v_want, "v");
             for bad in [-1, 4 * PAGE as i32] {
                 bench.set_i32(rows, &[0, bad, 1]);
                 let want = BackendError::OutOfRange { what: "KV row", value: bad.into(), limit: 4 * PAGE };
                 assert_eq!(bench.run(store), Err(want));
             }
-            assert_same(&read_region(&mut bench, pair.k, ty), &k_want, "a refused store writes nothing");
+            assert_same(&read_regions(&mut bench, &kv)[0], &k_want, "a refused store writes nothing");
             bench.backend.copy_pages(pair, &[(3, 2), (2, 1), (0, 0)]).unwrap();
-            let copied = read_region(&mut bench, pair.k, ty);
+            let [copied, _] = read_regions(&mut bench, &kv);
             let page = 40 * PAGE;
             assert_same(&copied[page..2 * page], &k_want[3 * page..], "copied");
             assert!(matches!(

@@ -6,9 +6,9 @@ use minfer_cpu::CpuOptions;
 use minfer_gguf::{TensorType, encode_row};
 use minfer_graph::{
     ActPrecision, Backend, BackendError, BufferSlice, Dim, Graph, GraphBuilder, InputKind, KvPair, KvShape,
-    KvType, NodeId, Op, PAGE, QkvRopeStore, Rope, RopeStyle, Shape, WeightSpec,
+    KvType, KvTypes, NodeId, Op, PAGE, QkvRopeStore, Rope, RopeStyle, Shape, WeightSpec,
 };
-use ops_support::attention::read_region;
+use ops_support::cache::{TYPES, read_regions};
 use ops_support::{Bench, Random, all_options, assert_same, dims};
 
 const EMBD: usize = 64;
@@ -88,7 +88,7 @@ fn layer(fused: bool, ty: TensorType) -> Layer {
 }
 
 /// A layer with weights and an empty, poisoned cache.
-fn start(layer: &Layer, ty: KvType, options: CpuOptions) -> Bench {
+fn start(layer: &Layer, ty: KvTypes, options: CpuOptions) -> Bench {
     let mut bench = Bench::new(layer.graph.clone(), dims(0, 1), options);
     let mut random = Random::new(99);
     let mut specs = layer.graph.weights.clone();
@@ -99,13 +99,14 @@ fn start(layer: &Layer, ty: KvType, options: CpuOptions) -> Bench {
         values.chunks(spec.cols).for_each(|row| encode_row(spec.ty, row, &mut data).unwrap());
         bench.backend.load_weight(&spec, &data).unwrap();
     }
-    let mut slice = || {
-        let len = PAGES * KV.n_kv_head * HEAD_DIM * PAGE * ty.bytes();
+    let mut slice = |page: usize| {
+        let len = PAGES * page;
         let slice = BufferSlice { buffer: bench.backend.alloc_buffer(len).unwrap(), offset: 0, len };
         bench.backend.write_host(slice, &vec![0xff; len]).unwrap();
         slice
     };
-    bench.kv = Some(KvPair { k: slice(), v: slice(), ty, n_pages: PAGES });
+    let (k, v) = ty.page_bytes(&KV);
+    bench.kv = Some(KvPair { k: slice(k), v: slice(v), ty, n_pages: PAGES });
     bench
 }
 
@@ -129,7 +130,8 @@ fn step(layer: &Layer, bench: &mut Bench, x: &[f32], from: usize, to: usize) -> 
 #[test]
 fn fused_equals_apart() {
     let x = Random::new(8).values(150 * EMBD);
-    for (weights, ty) in [(TensorType::F32, KvType::F16), (TensorType::Q8_0, KvType::F32)] {
+    for (i, ty) in TYPES.into_iter().enumerate() {
+        let weights = [TensorType::F32, TensorType::Q8_0][i % 2];
         for options in all_options() {
             let [fused, apart] = [true, false].map(|f| layer(f, weights));
             let (mut a, mut b) = (start(&fused, ty, options), start(&apart, ty, options));
@@ -138,11 +140,9 @@ fn fused_equals_apart() {
                 assert_same(&got.0, &want.0, "q");
                 assert_same(&got.1, &want.1, "attention");
             }
-            let (a_kv, b_kv) = (a.kv.unwrap(), b.kv.unwrap());
-            for (a_slice, b_slice) in [(a_kv.k, b_kv.k), (a_kv.v, b_kv.v)] {
-                let want = read_region(&mut b, b_slice, ty);
-                assert_same(&read_region(&mut a, a_slice, ty), &want, "cache");
-            }
+            let (got, want) = (read_regions(&mut a, &KV), read_regions(&mut b, &KV));
+            assert_same(&got[0], &want[0], "k");
+            assert_same(&got[1], &want[1], "v");
         }
     }
 }
@@ -150,9 +150,8 @@ fn fused_equals_apart() {
 #[test]
 fn chunks_equal_the_whole() {
     let x = Random::new(9).values(200 * EMBD);
-    for (weights, ty) in
-        [(TensorType::F32, KvType::F16), (TensorType::Q8_0, KvType::F16), (TensorType::F16, KvType::F32)]
-    {
+    for (i, ty) in TYPES.into_iter().enumerate() {
+        let weights = [TensorType::F32, TensorType::Q8_0, TensorType::F16][i % 3];
         let fused = layer(true, weights);
         let options = CpuOptions { threads: Some(2), isa: None };
         let whole = step(&fused, &mut start(&fused, ty, options), &x, 0, 200).1;
@@ -174,16 +173,16 @@ fn chunks_equal_the_whole() {
 fn bad_rows_are_refused_before_anything_is_written() {
     let fused = layer(true, TensorType::F32);
     let x = Random::new(1).values(EMBD);
-    let mut bench = start(&fused, KvType::F32, CpuOptions::default());
+    let mut bench = start(&fused, KvType::F32.into(), CpuOptions::default());
     step(&fused, &mut bench, &x, 0, 1);
-    let kv = bench.kv.unwrap();
-    let before = read_region(&mut bench, kv.k, KvType::F32);
+    let before = read_regions(&mut bench, &KV);
     for bad in [-1, (PAGES * PAGE) as i32] {
         bench.set_i32(fused.rows, &[bad]);
         let want = BackendError::OutOfRange { what: "KV row", value: bad.into(), limit: PAGES * PAGE };
         assert_eq!(bench.run(fused.q), Err(want));
     }
-    assert_same(&read_region(&mut bench, kv.k, KvType::F32), &before, "k");
+    let after = read_regions(&mut bench, &KV);
+    assert_same(&after[0], &before[0], "k");
     bench.kv = None;
     assert!(matches!(bench.run(fused.q), Err(BackendError::BadBuffer(_))));
 }

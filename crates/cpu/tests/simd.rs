@@ -92,6 +92,7 @@ fn ints<S: Simd>(s: S, a: &[u8; 32], b: &[u8; 32], q: i32) -> Vec<u8> {
         s.max_i32(x, y),
         s.splat_i32(s.fold_max_i32(x)),
         s.load_u8_i32(a),
+        s.load_i8_i32(a),
         s.load_i8_pairs(a),
         s.pack_i8(lanes),
         s.acc_finish(acc),

@@ -2,6 +2,7 @@
 
 use crate::error::BackendError;
 use crate::graph::{Graph, Node, NodeId, WeightSpec};
+use crate::kv_type::KvTypes;
 use crate::shape::StepDims;
 use std::fmt;
 
@@ -97,48 +98,20 @@ pub struct BufferSlice {
     pub len: usize,
 }
 
-/// Element type of a KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KvType {
-    /// 16-bit float.
-    F16,
-    /// 32-bit float.
-    F32,
-}
-
-impl KvType {
-    /// Bytes per element.
-    pub const fn bytes(self) -> usize {
-        match self {
-            KvType::F16 => 2,
-            KvType::F32 => 4,
-        }
-    }
-
-    /// Command-line name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            KvType::F16 => "f16",
-            KvType::F32 => "f32",
-        }
-    }
-}
-
 /// Positions per KV page; a constant of the build because attention adds page by page.
 pub const PAGE: usize = 64;
 
-/// A layer's two KV regions on the backend that runs its attention.
+/// A layer's two KV regions on the backend that runs its attention, each page after page.
 ///
-/// K of page p starts at element `p * n_kv_head * head_dim * PAGE` and is `[kv_head][dim][pos]`;
-/// V starts at `p * n_kv_head * PAGE * v_dim` and is `[kv_head][pos][dim]`.
+/// A page's layout depends on its type: [`KvType`](crate::KvType).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvPair {
     /// K region.
     pub k: BufferSlice,
     /// V region.
     pub v: BufferSlice,
-    /// Element type of both.
-    pub ty: KvType,
+    /// Their types.
+    pub ty: KvTypes,
     /// Pages in each region.
     pub n_pages: usize,
 }

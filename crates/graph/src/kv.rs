@@ -1,7 +1,8 @@
 //! KV regions: two per layer, on the backend that runs the layer's attention, kept between steps.
 
-use crate::backend::{BackendTag, Backends, BufferSlice, KvPair, KvType, PAGE};
+use crate::backend::{BackendTag, Backends, BufferSlice, KvPair};
 use crate::error::GraphError;
+use crate::kv_type::KvTypes;
 use crate::op::KvShape;
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ pub struct KvRegion {
 pub struct KvStorage {
     layers: BTreeMap<usize, KvRegion>,
     n_pages: usize,
-    ty: KvType,
+    ty: KvTypes,
 }
 
 impl KvStorage {
@@ -35,9 +36,9 @@ impl KvStorage {
         backends: &mut Backends,
         layers: &[(KvShape, BackendTag)],
         n_pages: usize,
-        ty: KvType,
+        ty: impl Into<KvTypes>,
     ) -> Result<Self, GraphError> {
-        let mut storage = KvStorage { layers: BTreeMap::new(), n_pages, ty };
+        let mut storage = KvStorage { layers: BTreeMap::new(), n_pages, ty: ty.into() };
         for &(shape, tag) in layers {
             if let Err(e) = storage.add(backends, shape, tag) {
                 storage.free(backends);
@@ -57,9 +58,9 @@ impl KvStorage {
             let reason = format!("layer {} is listed twice", shape.layer);
             return Err(GraphError::Internal { pass: "kv", reason });
         }
-        let page = self.n_pages * PAGE * shape.n_kv_head * self.ty.bytes();
-        let k = region(backends, backend, page * shape.head_dim)?;
-        let v = match region(backends, backend, page * shape.v_dim) {
+        let (k_page, v_page) = self.ty.page_bytes(&shape);
+        let k = region(backends, backend, self.n_pages * k_page)?;
+        let v = match region(backends, backend, self.n_pages * v_page) {
             Ok(v) => v,
             Err(e) => {
                 backends.get_mut(backend)?.free_buffer(k.buffer);
@@ -91,8 +92,8 @@ impl KvStorage {
         self.n_pages
     }
 
-    /// Element type.
-    pub fn ty(&self) -> KvType {
+    /// Types of K and V.
+    pub fn ty(&self) -> KvTypes {
         self.ty
     }
 

@@ -17,6 +17,7 @@ mod fuse;
 mod graph;
 mod infer;
 mod kv;
+mod kv_type;
 mod lifetime;
 mod memory;
 mod op;
@@ -29,7 +30,7 @@ mod verify;
 pub use alloc::GraphAllocator;
 pub use assign::{PlacementHint, assign};
 pub use backend::{
-    Backend, BackendKind, BackendTag, Backends, BufferId, BufferRules, BufferSlice, Capture, KvPair, KvType,
+    Backend, BackendKind, BackendTag, Backends, BufferId, BufferRules, BufferSlice, Capture, KvPair,
     MemoryInfo, NodeCall, PAGE, ReplayKey, Unsupported,
 };
 pub use builder::GraphBuilder;
@@ -42,6 +43,7 @@ pub use fuse::{Fusion, FusionRefusal, FusionReport, FusionSwitches, fuse};
 pub use graph::{Graph, Node, NodeId, WeightId, WeightSpec};
 pub use infer::infer;
 pub use kv::{KvRegion, KvStorage};
+pub use kv_type::{KV_BLOCK, KvType, KvTypes};
 pub use lifetime::{Lifetime, Lifetimes, lifetimes};
 pub use memory::{Arena, Location, MemoryPlan, Placement, Staging, plan_memory};
 pub use op::{ActPrecision, Attention, InputKind, KvShape, Op, QkvRopeStore, Rope, RopeStyle};

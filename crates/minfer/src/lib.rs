@@ -56,6 +56,6 @@ pub use stop::StopMatcher;
 
 pub use minfer_gguf as gguf;
 pub use minfer_graph as graph;
-pub use minfer_graph::KvType;
+pub use minfer_graph::{KvType, KvTypes};
 pub use minfer_models as models;
 pub use minfer_text as text;

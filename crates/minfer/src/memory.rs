@@ -91,9 +91,11 @@ pub fn check_memory(file: &ModelFile, options: &SessionOptions, device: DeviceCh
 }
 
 fn kv_bytes(spec: &ModelSpec, options: &SessionOptions, max_pages: usize) -> u64 {
-    let per_position: usize = spec.kv_shapes().map(|s| s.n_kv_head * (s.head_dim + s.v_dim)).sum();
-    let positions = (max_pages * PAGE) as u64 * options.max_seqs as u64;
-    positions.saturating_mul((per_position * options.kv_type.bytes()) as u64)
+    let per_page = spec.kv_shapes().map(|s| {
+        let (k, v) = options.kv_types.page_bytes(&s);
+        (k + v) as u64
+    });
+    (max_pages as u64 * options.max_seqs as u64).saturating_mul(per_page.sum())
 }
 
 /// Activations are quantised once per matmul input: one byte per value and two floats per 32 of them,

@@ -6,8 +6,8 @@ use crate::kv_cache::{KvCache, SeqId};
 use crate::model::Model;
 use minfer_graph::{
     BackendScheduler, BackendTag, Backends, Counters, FusionSwitches, Graph, GraphAllocator, InputKind,
-    KvShape, KvStorage, KvType, NodeId, Op, PAGE, Plan, PlanOptions, SchedulerOptions, Step, StepDims, plan,
-    trace_plan,
+    KvShape, KvStorage, KvType, KvTypes, NodeId, Op, PAGE, Plan, PlanOptions, SchedulerOptions, Step,
+    StepDims, plan, trace_plan,
 };
 use minfer_models::{GraphParams, ModelSpec, Stage, build_graph};
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ pub struct SessionOptions {
     /// Sequences that can exist at once.
     pub max_seqs: usize,
     /// Element type of the KV cache.
-    pub kv_type: KvType,
+    pub kv_types: KvTypes,
     /// Which fusions may be applied.
     pub fusions: FusionSwitches,
     /// Receives the text form of each new plan.
@@ -47,7 +47,7 @@ impl Default for SessionOptions {
             n_ctx: 8192,
             n_batch: 512,
             max_seqs: 1,
-            kv_type: KvType::F16,
+            kv_types: KvType::F16.into(),
             fusions: FusionSwitches::default(),
             graph_trace: None,
         }
@@ -200,7 +200,7 @@ impl Session {
         let n_pages = max_pages * options.max_seqs;
         let mut backends = model.backends()?;
         let layers = kv_layers(model, &backends)?;
-        let storage = KvStorage::new(&mut backends, &layers, n_pages, options.kv_type)?;
+        let storage = KvStorage::new(&mut backends, &layers, n_pages, options.kv_types)?;
         drop(backends);
         let kv = KvCache::new(storage, n_pages, options.max_seqs, options.n_ctx);
         let logits = Logits { n_vocab: model.spec().n_vocab, values: Vec::new(), rows: Vec::new() };
@@ -227,6 +227,11 @@ impl Session {
     /// Its options.
     pub fn options(&self) -> &SessionOptions {
         &self.options
+    }
+
+    /// Bytes of the KV cache on all devices.
+    pub fn kv_bytes(&self) -> u64 {
+        self.kv.storage.bytes() as u64
     }
 
     /// What the scheduler has counted so far.

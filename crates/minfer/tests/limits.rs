@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{ids, load, on_disk, session, tiny};
+use common::{ids, load, on_disk, session, session_with, tiny};
 use minfer::{
-    Batch, Control, ErrorKind, GenerateOptions, LoadOptions, Model, Sampler, SamplerConfig, SeqId, Session,
-    SessionOptions, Wanted,
+    Batch, Control, DeviceChoice, ErrorKind, GenerateOptions, KvType, KvTypes, LoadOptions, Model, ModelFile,
+    Sampler, SamplerConfig, SeqId, Session, SessionOptions, Wanted,
 };
 use minfer_testkit::tiny::{TinySpec, Tokenizer, broken};
 use std::sync::atomic::AtomicBool;
@@ -107,5 +107,17 @@ fn broken_files_are_refused_with_a_reason() {
         assert_eq!(e.kind(), ErrorKind::Model, "{}: {e}", broken.name);
         assert!(e.to_string().starts_with(&file.path.display().to_string()), "{}: {e}", broken.name);
         assert!(!e.to_string().contains('\n'), "{}: {e}", broken.name);
+    }
+}
+
+#[test]
+fn the_forecast_of_the_cache_is_what_a_session_allocates() {
+    let file = tiny("qwen2");
+    let model = load(&file, 1);
+    for (k, v) in KvType::ALL.into_iter().flat_map(|k| KvType::ALL.map(|v| (k, v))) {
+        let session = session_with(&model, 64, 2, KvTypes { k, v });
+        let opened = ModelFile::open(&file.path).unwrap();
+        let (_, forecast) = minfer::forecast(&opened, session.options(), DeviceChoice::Cpu).unwrap();
+        assert_eq!(forecast.kv, session.kv_bytes(), "{k}, {v}");
     }
 }

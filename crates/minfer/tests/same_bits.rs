@@ -2,15 +2,18 @@
 
 mod common;
 
-use common::{ids, load, session, tiny};
-use minfer::{Batch, Control, Model, Wanted};
+use common::{ids, load, session, session_with, tiny};
+use minfer::{Batch, Control, KvType, KvTypes, Model, Session, Wanted};
 use minfer_testkit::compare::centred_nmse;
 use minfer_testkit::naive::NaiveModel;
 
 const FAMILIES: [&str; 3] = ["llama", "llama3-rope", "qwen2"];
 
 fn all_logits(model: &Model, tokens: &[u32], n_batch: usize) -> Vec<f32> {
-    let mut session = session(model, n_batch, 1);
+    logits_of(session(model, n_batch, 1), tokens)
+}
+
+fn logits_of(mut session: Session, tokens: &[u32]) -> Vec<f32> {
     let seq = session.new_sequence().unwrap();
     let mut rows = Vec::new();
     session
@@ -57,6 +60,32 @@ fn threads_and_chunks_change_no_bit() {
             let model = load(&file, threads);
             assert!(same_bits(&whole, &all_logits(&model, &tokens, 33)), "{family}, {threads} threads");
         }
+    }
+}
+
+#[test]
+fn threads_and_chunks_change_no_bit_in_any_cache_type() {
+    let file = tiny("llama");
+    let tokens = ids(150, load(&file, 1).spec().n_vocab, 2);
+    let mut seen: Vec<Vec<f32>> = Vec::new();
+    for k in KvType::ALL {
+        for v in KvType::ALL {
+            let run = |threads, n_batch| {
+                logits_of(session_with(&load(&file, threads), n_batch, 1, KvTypes { k, v }), &tokens)
+            };
+            let whole = run(1, 200);
+            for (threads, n_batch) in [(1, 1), (1, 64), (2, 7), (2, 200), (3, 33)] {
+                assert!(same_bits(&whole, &run(threads, n_batch)), "{k}, {v}: {threads}, {n_batch}");
+            }
+            // Each pair of types is a rounding of its own.
+            assert!(seen.iter().all(|other| !same_bits(other, &whole)), "{k}, {v}");
+            seen.push(whole);
+        }
+    }
+    // All of them are close to f32; 8 bits are 1/127 of a block's largest value apart.
+    let exact = &seen[4];
+    for other in &seen {
+        assert!(centred_nmse(exact, other, exact.len() / tokens.len()) < 1e-3);
     }
 }
 

@@ -53,7 +53,7 @@ fn pages_are_copied() {
     let (k, v) = (whole(&mut b, 24), whole(&mut b, 12));
     b.write_host(k, &(0..24).collect::<Vec<u8>>()).unwrap();
     b.write_host(v, &(0..12).collect::<Vec<u8>>()).unwrap();
-    let kv = KvPair { k, v, ty: KvType::F16, n_pages: 3 };
+    let kv = KvPair { k, v, ty: KvType::F16.into(), n_pages: 3 };
     b.copy_pages(kv, &[(0, 2), (1, 0)]).unwrap();
     assert_eq!(read(&mut b, v), [4, 5, 6, 7, 4, 5, 6, 7, 0, 1, 2, 3]);
     assert_eq!(read(&mut b, k)[16..], [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -183,7 +183,7 @@ fn run(m: &Model, ids: &[u32], chunks: &[usize], pages: &[i32; 4]) -> Vec<f32> {
     let kv: Vec<KvPair> = (0..m.spec.n_layer)
         .map(|_| {
             let (k, v) = (whole(&mut b, region), whole(&mut b, region));
-            KvPair { k, v, ty: KvType::F32, n_pages: 4 }
+            KvPair { k, v, ty: KvType::F32.into(), n_pages: 4 }
         })
         .collect();
     let (mut out, mut past) = (Vec::new(), 0);

@@ -158,7 +158,7 @@ impl<const P: usize> Kernel for QuantizeRow<'_, P> {
 
 /// `amax / 127`, 0 if that is subnormal. NaN and infinities have the largest magnitudes as integers.
 #[inline(always)]
-fn scale<S: Simd>(s: S, x: &[S::F; 4]) -> f32 {
+pub fn scale<S: Simd>(s: S, x: &[S::F; 4]) -> f32 {
     let mut m = s.splat_i32(0);
     for x in x {
         m = s.max_i32(m, s.to_bits(s.abs(*x)));
@@ -169,7 +169,7 @@ fn scale<S: Simd>(s: S, x: &[S::F; 4]) -> f32 {
 
 /// `clamp(round(x / d), -127, 127)`, still as floats.
 #[inline(always)]
-fn levels<S: Simd>(s: S, mut x: [S::F; 4], d: f32) -> [S::F; 4] {
+pub fn levels<S: Simd>(s: S, mut x: [S::F; 4], d: f32) -> [S::F; 4] {
     let d = s.splat(d);
     for x in &mut x {
         *x = s.max(s.min(s.round_ties_even(s.div(*x, d)), s.splat(127.0)), s.splat(-127.0));

@@ -3,7 +3,7 @@
 //! [`PackedWeight`] holds a matrix, [`Activations`] quantised inputs, [`matmul`] and [`matmul_many`] multiply them. The
 //! numbers are those of the numeric contract whatever the instruction set, the threads and the number of rows.
 
-mod acts;
+pub(crate) mod acts;
 mod float;
 mod format;
 mod formats;

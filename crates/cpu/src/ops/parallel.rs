@@ -4,7 +4,7 @@ pub use crate::matmul::shared::SharedMut;
 use crate::pool::Pool;
 
 /// Outputs smaller than this many values are not worth waking a thread for.
-const MIN_PARALLEL: usize = 8192;
+pub const MIN_PARALLEL: usize = 8192;
 
 /// Runs `f(row, values)` for each row of `out`, on all threads if there is enough to do.
 pub fn for_each_row<T: Send>(pool: &Pool, out: &mut [T], cols: usize, f: impl Fn(usize, &mut [T]) + Sync) {

@@ -42,6 +42,6 @@ impl Kernel for QkvRopeStore {
         let table = ctx.scratch.rope.table(&self.rope, factors, typed(positions)?);
         for_each_row(ctx.pool, q, ctx.call.node.shape.cols, |row, q| table.rotate_row(&self.rope, row, q));
         for_each_row(ctx.pool, k, k_cols, |row, k| table.rotate_row(&self.rope, row, k));
-        kv::store_rows(ctx.isa, &self.kv, kv.ty, &rows, [k, v], [k_region, v_region])
+        kv::store_rows(ctx.isa, ctx.pool, &self.kv, kv.ty, &rows, [k, v], [k_region, v_region])
     }
 }

@@ -243,6 +243,10 @@ impl Simd for Avx2 {
         avx!(_mm256_cvtepu8_epi32(load8(x)))
     }
     #[inline(always)]
+    fn load_i8_i32(self, x: &[u8]) -> __m256i {
+        avx!(_mm256_cvtepi8_epi32(load8(x)))
+    }
+    #[inline(always)]
     fn load_i8_pairs(self, x: &[u8]) -> __m256i {
         avx!({
             // The low 16 bits of each i32 lane, twice.

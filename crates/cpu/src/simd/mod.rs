@@ -266,6 +266,8 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     fn fold_max_i32(self, a: Self::I) -> i32;
     /// The first 8 bytes as i32 lanes.
     fn load_u8_i32(self, x: &[u8]) -> Self::I;
+    /// The first 8 signed bytes as i32 lanes.
+    fn load_i8_i32(self, x: &[u8]) -> Self::I;
     /// The first 8 signed bytes, each as two equal i16 lanes.
     fn load_i8_pairs(self, x: &[u8]) -> Self::I;
     /// Four vectors of i32 lanes as 32 signed bytes in order; saturates.

@@ -255,6 +255,11 @@ impl Simd for Scalar {
         I256::from_i32s(std::array::from_fn(|i| i32::from(x[i])))
     }
     #[inline(always)]
+    fn load_i8_i32(self, x: &[u8]) -> I256 {
+        let x = &x[..8];
+        I256::from_i32s(std::array::from_fn(|i| i32::from(x[i].cast_signed())))
+    }
+    #[inline(always)]
     fn load_i8_pairs(self, x: &[u8]) -> I256 {
         let x = &x[..8];
         I256::from_i16s(std::array::from_fn(|i| i16::from(x[i / 2].cast_signed())))

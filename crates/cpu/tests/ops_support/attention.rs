@@ -1,12 +1,11 @@
 //! Attention cases: a cache with scattered pages and NaN wherever nothing may be read.
 
+use super::cache::{region, rounded};
 use super::contract::{Scores, attention, attention_f64, visible};
 use super::{Bench, Random, dims, f32_weight};
-use half::f16;
 use minfer_cpu::CpuOptions;
 use minfer_graph::{
-    Attention, Backend, BufferSlice, Dim, Graph, GraphBuilder, InputKind, KvPair, KvShape, KvType, PAGE,
-    Shape, WeightId,
+    Attention, Dim, Graph, GraphBuilder, InputKind, KvShape, KvType, KvTypes, PAGE, Shape, WeightId,
 };
 
 /// What to compute. Sequences are (position of the first query, queries).
@@ -20,7 +19,7 @@ pub struct Case {
     pub softcap: Option<f32>,
     /// Whether there is a sink per head.
     pub sinks: bool,
-    pub ty: KvType,
+    pub ty: KvTypes,
     pub sequences: Vec<(usize, usize)>,
 }
 
@@ -90,14 +89,13 @@ impl Setup {
         let mut bench = Bench::new(case.graph(), dims(case.tokens(), case.sequences.len()), options);
         let q: Vec<f32> = random.values(case.tokens() * case.n_head * case.head_dim);
         let q: Vec<f32> = q.iter().map(|x| x * 3.0).collect();
-        let mut values = |cols: usize| -> Vec<Vec<f32>> {
-            let round = |x: f32| if case.ty == KvType::F16 { f16::from_f32(x).to_f32() } else { x };
+        let mut values = |ty: KvType, dim: usize| -> Vec<Vec<f32>> {
             let of = |&(start, len): &(usize, usize)| {
-                random.values((start + len) * cols).into_iter().map(round).collect()
+                rounded(ty, dim, &random.values((start + len) * case.n_kv_head * dim))
             };
             case.sequences.iter().map(of).collect()
         };
-        let (k, v) = (values(case.n_kv_head * case.head_dim), values(case.n_kv_head * case.v_dim));
+        let (k, v) = (values(case.ty.k, case.head_dim), values(case.ty.v, case.v_dim));
         // The last sequence comes first in the batch.
         let mut first = vec![0; case.sequences.len()];
         let mut row = 0;
@@ -151,7 +149,7 @@ impl Setup {
         }
         self.bench.set_i32(EXTENTS, &extents);
         self.bench.set_i32(TABLE, &tables);
-        self.bench.kv = Some(region(&mut self.bench, case.ty, n_pages, &k, &v));
+        self.bench.kv = Some(region(&mut self.bench, &case.kv(), case.ty, n_pages, &k, &v));
     }
 
     pub fn run(&mut self) -> Vec<f32> {
@@ -197,30 +195,5 @@ impl Setup {
             }
         }
         out
-    }
-}
-
-/// Writes a cache's pages to the device.
-pub fn region(bench: &mut Bench, ty: KvType, n_pages: usize, k: &[f32], v: &[f32]) -> KvPair {
-    let mut write = |values: &[f32]| {
-        let bytes: Vec<u8> = match ty {
-            KvType::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            KvType::F16 => values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect(),
-        };
-        let len = bytes.len();
-        let slice = BufferSlice { buffer: bench.backend.alloc_buffer(len).unwrap(), offset: 0, len };
-        bench.backend.write_host(slice, &bytes).unwrap();
-        slice
-    };
-    KvPair { k: write(k), v: write(v), ty, n_pages }
-}
-
-/// Reads a region back as f32.
-pub fn read_region(bench: &mut Bench, slice: BufferSlice, ty: KvType) -> Vec<f32> {
-    let mut bytes = vec![0; slice.len];
-    bench.backend.read_host(slice, &mut bytes).unwrap();
-    match ty {
-        KvType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        KvType::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
     }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod attention;
+pub mod cache;
 pub mod contract;
 
 use minfer_cpu::{CpuBackend, CpuOptions, Isa};

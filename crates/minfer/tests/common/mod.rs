@@ -1,7 +1,7 @@
 //! Tiny models on disk for the tests of the library.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use minfer::{DeviceChoice, KvType, LoadOptions, Model, Session, SessionOptions};
+use minfer::{DeviceChoice, KvType, KvTypes, LoadOptions, Model, Session, SessionOptions};
 use minfer_testkit::tiny::TinySpec;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -29,9 +29,12 @@ pub fn load(file: &OnDisk, threads: usize) -> Model {
 }
 
 pub fn session(model: &Model, n_batch: usize, max_seqs: usize) -> Session {
+    session_with(model, n_batch, max_seqs, KvType::F32.into())
+}
+
+pub fn session_with(model: &Model, n_batch: usize, max_seqs: usize, kv_types: KvTypes) -> Session {
     let n_ctx = 256;
-    let kv_type = KvType::F32;
-    Session::new(model, SessionOptions { n_ctx, n_batch, max_seqs, kv_type, ..Default::default() }).unwrap()
+    Session::new(model, SessionOptions { n_ctx, n_batch, max_seqs, kv_types, ..Default::default() }).unwrap()
 }
 
 /// Ids that visit the vocabulary in no simple order.

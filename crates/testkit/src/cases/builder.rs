@@ -1,11 +1,10 @@
 //! Building a case: random data from a seed that depends on the case's name alone.
 
 use super::{KvContent, OpCase, Tolerance};
-use crate::reference::kv::page_elements;
 use crate::rng::Rng;
 use minfer_gguf::{TensorType, encode_row};
 use minfer_graph::{
-    Dim, GraphBuilder, InputKind, KvShape, KvType, NodeId, Op, Shape, StepDims, WeightId, WeightSpec,
+    Dim, GraphBuilder, InputKind, KvShape, KvTypes, NodeId, Op, Shape, StepDims, WeightId, WeightSpec,
 };
 
 /// Collects a case. A malformed graph is a mistake in the case, so that it panics.
@@ -101,11 +100,11 @@ impl CaseBuilder {
     }
 
     /// A layer's KV regions, every element NaN.
-    pub fn kv(&mut self, shape: KvShape, ty: KvType, n_pages: usize) -> &mut KvContent {
-        let (k, v) = page_elements(&shape);
-        let bytes = n_pages * ty.bytes();
-        // 0xFF bytes are a NaN in both types.
-        self.kv.push(KvContent { shape, ty, n_pages, k: vec![0xff; k * bytes], v: vec![0xff; v * bytes] });
+    pub fn kv(&mut self, shape: KvShape, ty: KvTypes, n_pages: usize) -> &mut KvContent {
+        let (k, v) = ty.page_bytes(&shape);
+        // 0xFF bytes are a NaN in every type.
+        let [k, v] = [k, v].map(|page| vec![0xff; page * n_pages]);
+        self.kv.push(KvContent { shape, ty, n_pages, k, v });
         let last = self.kv.len() - 1;
         &mut self.kv[last]
     }

@@ -3,10 +3,11 @@
 //! table entries that no query needs are -1.
 
 use super::{CaseBuilder, OpCase, Tolerance};
-use crate::reference::kv::{k_index, set, v_index};
+use crate::reference::kv::{HeadRow, Side};
 use minfer_gguf::TensorType;
 use minfer_graph::{
-    ActPrecision, Attention, InputKind, KvShape, KvType, NodeId, Op, PAGE, QkvRopeStore, Rope, RopeStyle,
+    ActPrecision, Attention, InputKind, KvShape, KvType, KvTypes, NodeId, Op, PAGE, QkvRopeStore, Rope,
+    RopeStyle,
 };
 
 /// Softmax sums in f32 and a polynomial `exp`.
@@ -51,17 +52,32 @@ const BATCHES: [&[Seq]; 8] = [
     &[(5, 1), (70, 1), (0, 1), (191, 1), (192, 1)],
 ];
 
+const fn types(k: KvType, v: KvType) -> KvTypes {
+    KvTypes { k, v }
+}
+
+const TYPES: [KvTypes; 5] = [
+    types(KvType::F16, KvType::F16),
+    types(KvType::F32, KvType::F32),
+    types(KvType::Q8_0, KvType::Q8_0),
+    types(KvType::Q8_0, KvType::F16),
+    types(KvType::F32, KvType::Q8_0),
+];
+
 pub(super) fn cases() -> Vec<OpCase> {
     let mut list = Vec::new();
     for (i, heads) in HEADS.into_iter().enumerate() {
         for (j, batch) in BATCHES.into_iter().enumerate() {
-            let ty = if (i + j) % 2 == 0 { KvType::F16 } else { KvType::F32 };
+            let ty = TYPES[(i + j) % TYPES.len()];
             list.push(attention(Variant { heads, ty, ..PLAIN }, batch));
         }
     }
-    for window in [1, 2, 24, 63, 64, 65, 100, 1000] {
-        for ty in [KvType::F16, KvType::F32] {
-            for batch in [&[(0, 70)][..], &[(200, 3)], &[(130, 1), (0, 30), (190, 9)]] {
+    for (i, window) in [1, 2, 24, 63, 64, 65, 100, 1000].into_iter().enumerate() {
+        for (j, batch) in
+            [&[(0, 70)][..], &[(200, 3)], &[(130, 1), (0, 30), (190, 9)]].into_iter().enumerate()
+        {
+            for k in 0..2 {
+                let ty = TYPES[(i + j + 2 * k) % TYPES.len()];
                 list.push(attention(Variant { ty, window: Some(window), ..PLAIN }, batch));
             }
         }
@@ -70,7 +86,7 @@ pub(super) fn cases() -> Vec<OpCase> {
     list.push(attention(Variant { heads: HEADS[2], gain: 12.0, ..PLAIN }, &[(100, 4)]));
     for (i, softcap) in [None, Some(0.5), Some(5.0), Some(50.0)].into_iter().enumerate() {
         for (j, window) in [None, Some(1), Some(65)].into_iter().enumerate() {
-            let ty = if (i + j) % 2 == 0 { KvType::F16 } else { KvType::F32 };
+            let ty = TYPES[(i + j) % TYPES.len()];
             for sinks in [false, true] {
                 for batch in [&[(0, 70)][..], &[(200, 3)], &[(130, 1), (0, 30), (190, 9)]] {
                     let heads = HEADS[2 + j];
@@ -79,7 +95,7 @@ pub(super) fn cases() -> Vec<OpCase> {
             }
         }
     }
-    for ty in [KvType::F16, KvType::F32] {
+    for ty in TYPES {
         for weights in [TensorType::F32, TensorType::Q8_0] {
             for biased in [false, true] {
                 list.push(fused(ty, weights, biased));
@@ -93,7 +109,7 @@ pub(super) fn cases() -> Vec<OpCase> {
 #[derive(Clone, Copy)]
 struct Variant {
     heads: Heads,
-    ty: KvType,
+    ty: KvTypes,
     window: Option<usize>,
     softcap: Option<f32>,
     sinks: bool,
@@ -101,8 +117,10 @@ struct Variant {
     gain: f64,
 }
 
+const F32: KvTypes = KvTypes { k: KvType::F32, v: KvType::F32 };
+
 const PLAIN: Variant =
-    Variant { heads: HEADS[0], ty: KvType::F32, window: None, softcap: None, sinks: false, gain: 1.0 };
+    Variant { heads: HEADS[0], ty: F32, window: None, softcap: None, sinks: false, gain: 1.0 };
 
 /// Where a batch lies in the cache, and the inputs that say so.
 struct Layout {
@@ -155,19 +173,16 @@ fn layout(c: &mut CaseBuilder, batch: &[Seq], window: Option<usize>) -> Layout {
 }
 
 /// Makes the layer's regions and fills the positions before the step.
-fn fill(c: &mut CaseBuilder, shape: KvShape, ty: KvType, layout: &Layout) {
+fn fill(c: &mut CaseBuilder, shape: KvShape, ty: KvTypes, layout: &Layout) {
     c.kv(shape, ty, layout.n_pages);
     let (contents, rng) = c.kv_and_rng();
     let Some(content) = contents.last_mut() else { return };
+    let [k, v] = Side::both(&shape, ty);
     for &row in &layout.past {
-        let (page, slot) = (row / PAGE, row % PAGE);
         for head in 0..shape.n_kv_head {
-            for d in 0..shape.head_dim {
-                set(&mut content.k, ty, k_index(&shape, page, head, d, slot), rng.normal() as f32);
-            }
-            for d in 0..shape.v_dim {
-                set(&mut content.v, ty, v_index(&shape, page, head, d, slot), rng.normal() as f32);
-            }
+            let row = HeadRow { page: row / PAGE, head, slot: row % PAGE };
+            k.set(&mut content.k, row, &rng.normals(shape.head_dim, 1.0));
+            v.set(&mut content.v, row, &rng.normals(shape.v_dim, 1.0));
         }
     }
 }
@@ -204,7 +219,7 @@ fn attend(c: &mut CaseBuilder, variant: Variant, layout: &Layout, q: NodeId, sto
 fn attention(variant: Variant, batch: &[Seq]) -> OpCase {
     let Variant { heads: h, ty, window, softcap, sinks, gain } = variant;
     let Heads { n_head, n_kv_head, head_dim, v_dim } = h;
-    let mut name = format!("Attention {n_head}/{n_kv_head}x{head_dim}:{v_dim} {}", ty.name());
+    let mut name = format!("Attention {n_head}/{n_kv_head}x{head_dim}:{v_dim} {ty}");
     name += &window.map_or(" full".into(), |w| format!(" window {w}"));
     name += &softcap.map_or(String::new(), |cap| format!(" cap {cap}"));
     name += if sinks { " sinks" } else { "" };
@@ -222,9 +237,9 @@ fn attention(variant: Variant, batch: &[Seq]) -> OpCase {
 }
 
 /// Projections, rotation and store in one node, then attention over what it stored.
-fn fused(ty: KvType, weights: TensorType, biased: bool) -> OpCase {
+fn fused(ty: KvTypes, weights: TensorType, biased: bool) -> OpCase {
     let (h, n_embd, batch) = (HEADS[0], 96, &[(70, 1), (0, 3), (62, 5)][..]);
-    let mut c = new_case(format!("QkvRopeStore {weights} {} bias {biased}", ty.name()), batch);
+    let mut c = new_case(format!("QkvRopeStore {weights} {ty} bias {biased}"), batch);
     let layout = layout(&mut c, batch, None);
     fill(&mut c, kv_shape(h), ty, &layout);
     let x = c.rows("x", n_embd);
@@ -253,8 +268,9 @@ fn fused(ty: KvType, weights: TensorType, biased: bool) -> OpCase {
     };
     let q = c.push("q", Op::QkvRopeStore(op), &[x, positions, rows]);
     let y = attend(&mut c, PLAIN, &layout, q, q);
-    // A value next to a rounding border of f16 may land on either side.
-    let limit = if weights.is_quantized() { 4e-4 } else { 1e-7 };
+    // A value next to a rounding border of the cache type may land on either side.
+    let coarse = if ty.k == KvType::Q8_0 || ty.v == KvType::Q8_0 { 1e-5 } else { 1e-7 };
+    let limit = if weights.is_quantized() { 4e-4 } else { coarse };
     c.kv_tolerance(Tolerance::Nmse(limit));
     c.finish(&[q, y], Tolerance::Nmse(limit))
 }
@@ -274,7 +290,7 @@ pub(super) fn error_cases() -> Vec<OpCase> {
         let batch = &[(10, 2)][..];
         let mut c = new_case(format!("attention with {what}"), batch);
         let mut layout = layout(&mut c, batch, None);
-        fill(&mut c, kv_shape(h), KvType::F16, &layout);
+        fill(&mut c, kv_shape(h), KvType::F16.into(), &layout);
         change(&mut layout);
         let k = c.rows("k", h.n_kv_head * h.head_dim);
         let v = c.rows("v", h.n_kv_head * h.v_dim);

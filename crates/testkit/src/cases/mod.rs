@@ -14,7 +14,7 @@ mod run;
 pub use builder::CaseBuilder;
 pub use run::{CaseError, CaseRun, Report, check, run_case};
 
-use minfer_graph::{Graph, KvShape, KvType, NodeId, StepDims, WeightSpec};
+use minfer_graph::{Graph, KvShape, KvTypes, NodeId, StepDims, WeightSpec};
 
 /// How close an output must come to the reference's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,8 +30,8 @@ pub enum Tolerance {
 pub struct KvContent {
     /// What the layer keeps.
     pub shape: KvShape,
-    /// Element type.
-    pub ty: KvType,
+    /// Types.
+    pub ty: KvTypes,
     /// Pages in each region.
     pub n_pages: usize,
     /// Bytes of K; slots never written hold NaN.

@@ -4,9 +4,9 @@
 use super::{KvContent, OpCase, Tolerance};
 use crate::ReferenceBackend;
 use crate::compare::Diff;
-use crate::reference::kv::get;
+use crate::reference::kv::{HeadRow, Side};
 use minfer_graph::{
-    Backend, BackendError, BackendTag, BufferId, BufferSlice, KvPair, NodeCall, NodeId, NodeRef,
+    Backend, BackendError, BackendTag, BufferId, BufferSlice, KvPair, NodeCall, NodeId, NodeRef, PAGE,
 };
 
 /// Bytes behind each value that nobody may change.
@@ -87,9 +87,11 @@ pub fn check(case: &OpCase, backend: &mut dyn Backend) -> Result<Report, CaseErr
     let actual = run_case(case, backend)?;
     let outputs = compare(case, "outputs", &expected.values, &actual.values, case.tolerance)?;
     for (i, content) in case.kv.iter().enumerate() {
-        for (side, before) in [&content.k, &content.v].into_iter().enumerate() {
-            let what = format!("{} of layer {}", ["K", "V"][side], content.shape.layer);
-            compare_kv(case, &what, content, before, &expected.kv[i][side], &actual.kv[i][side])?;
+        let sides = Side::both(&content.shape, content.ty);
+        for (s, before) in [&content.k, &content.v].into_iter().enumerate() {
+            let what = format!("{} of layer {}", ["K", "V"][s], content.shape.layer);
+            let runs = [before, &expected.kv[i][s], &actual.kv[i][s]];
+            compare_kv(case, &what, content, &sides[s], runs.map(Vec::as_slice))?;
         }
     }
     Ok(Report { name: case.name.clone(), outputs })
@@ -113,25 +115,31 @@ fn compare(
     Err(CaseError::Mismatch { case: case.name.clone(), what: what.into(), diff: Box::new(diff), tolerance })
 }
 
-/// Elements that the reference left alone must keep their bits; the others are compared as values.
+/// Rows that the reference left alone must keep their bits; the others are compared as values.
 fn compare_kv(
     case: &OpCase,
     what: &str,
     content: &KvContent,
-    before: &[u8],
-    expected: &[u8],
-    actual: &[u8],
+    side: &Side,
+    [before, expected, actual]: [&[u8]; 3],
 ) -> Result<(), CaseError> {
-    let size = content.ty.bytes();
     let (mut wanted, mut found) = (Vec::new(), Vec::new());
-    for (i, element) in expected.chunks(size).enumerate() {
-        let range = i * size..(i + 1) * size;
-        if element != &before[range.clone()] {
-            wanted.push(get(expected, content.ty, i));
-            found.push(get(actual, content.ty, i));
-        } else if actual[range.clone()] != *element {
-            let (case, what) = (case.name.clone(), what.to_string());
-            return Err(CaseError::Overwritten { case, what, at: range.start });
+    for i in 0..content.n_pages * content.shape.n_kv_head * PAGE {
+        let (page, i) = (i / (content.shape.n_kv_head * PAGE), i % (content.shape.n_kv_head * PAGE));
+        let row = HeadRow { page, head: i / PAGE, slot: i % PAGE };
+        let (values, scales) = side.ranges(row);
+        let changed = |bytes: &[u8]| {
+            values
+                .iter()
+                .chain(&scales)
+                .find(|r| bytes[(*r).clone()] != before[(*r).clone()])
+                .map(|r| r.start)
+        };
+        if changed(expected).is_some() {
+            wanted.extend(side.get(expected, row));
+            found.extend(side.get(actual, row));
+        } else if let Some(at) = changed(actual) {
+            return Err(CaseError::Overwritten { case: case.name.clone(), what: what.into(), at });
         }
     }
     compare(case, what, &wanted, &found, case.kv_tolerance).map(drop)

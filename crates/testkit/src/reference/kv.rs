@@ -2,52 +2,129 @@
 
 use super::memory::Memory;
 use super::ops::index;
-use minfer_graph::{Attention, BackendError, KvPair, KvShape, KvType, PAGE};
+use minfer_graph::{Attention, BackendError, KV_BLOCK, KvPair, KvShape, KvType, KvTypes, PAGE};
+use std::ops::Range;
 
-/// Element of K at (page, KV head, dimension, slot).
-pub fn k_index(kv: &KvShape, page: usize, head: usize, dim: usize, slot: usize) -> usize {
-    page * kv.n_kv_head * kv.head_dim * PAGE + (head * kv.head_dim + dim) * PAGE + slot
+/// The K or the V of a layer: where a head's values at a position lie, and how they are read and written.
+#[derive(Clone, Copy, Debug)]
+pub struct Side {
+    ty: KvType,
+    n_kv_head: usize,
+    /// Values per head.
+    dim: usize,
+    /// Whether the positions of a dimension are neighbours (K), or the dimensions of a position (V).
+    positions_last: bool,
 }
 
-/// Element of V at (page, KV head, dimension, slot).
-pub fn v_index(kv: &KvShape, page: usize, head: usize, dim: usize, slot: usize) -> usize {
-    page * kv.n_kv_head * PAGE * kv.v_dim + (head * PAGE + slot) * kv.v_dim + dim
+/// One KV head at one position.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRow {
+    /// Physical page.
+    pub page: usize,
+    /// KV head.
+    pub head: usize,
+    /// Position within the page.
+    pub slot: usize,
 }
 
-/// Elements of K and of V in one page.
-pub fn page_elements(kv: &KvShape) -> (usize, usize) {
-    (kv.n_kv_head * kv.head_dim * PAGE, kv.n_kv_head * PAGE * kv.v_dim)
-}
+impl Side {
+    /// K and V of a layer.
+    pub fn both(kv: &KvShape, ty: KvTypes) -> [Side; 2] {
+        let n_kv_head = kv.n_kv_head;
+        [
+            Side { ty: ty.k, n_kv_head, dim: kv.head_dim, positions_last: true },
+            Side { ty: ty.v, n_kv_head, dim: kv.v_dim, positions_last: false },
+        ]
+    }
 
-/// Reads an element of a region.
-pub fn get(bytes: &[u8], ty: KvType, i: usize) -> f32 {
-    match ty {
-        KvType::F16 => half::f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32(),
-        KvType::F32 => {
-            f32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> usize {
+        self.n_kv_head * self.head_page_bytes()
+    }
+
+    fn head_page_bytes(&self) -> usize {
+        PAGE * self.ty.head_bytes(self.dim)
+    }
+
+    /// Byte ranges of a row's values, then of its scales.
+    pub fn ranges(&self, row: HeadRow) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+        let start = (row.page * self.n_kv_head + row.head) * self.head_page_bytes();
+        let size = match self.ty {
+            KvType::F16 => 2,
+            KvType::F32 => 4,
+            KvType::Q8_0 => 1,
+        };
+        let value = |d: usize| {
+            let i = if self.positions_last { d * PAGE + row.slot } else { row.slot * self.dim + d };
+            start + i * size..start + (i + 1) * size
+        };
+        let scales = start + self.dim * PAGE;
+        let scale = |block: usize| {
+            let i = scales + 2 * (block * PAGE + row.slot);
+            i..i + 2
+        };
+        let blocks = if self.ty == KvType::Q8_0 { self.dim.div_ceil(KV_BLOCK) } else { 0 };
+        ((0..self.dim).map(value).collect(), (0..blocks).map(scale).collect())
+    }
+
+    /// A row's values.
+    pub fn get(&self, bytes: &[u8], row: HeadRow) -> Vec<f32> {
+        let (values, scales) = self.ranges(row);
+        let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f32();
+        let get = |(d, range): (usize, Range<usize>)| {
+            let b = &bytes[range];
+            match self.ty {
+                KvType::F16 => half(b),
+                KvType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+                KvType::Q8_0 => half(&bytes[scales[d / KV_BLOCK].clone()]) * f32::from(b[0].cast_signed()),
+            }
+        };
+        values.into_iter().enumerate().map(get).collect()
+    }
+
+    /// Writes a row, rounded to the type.
+    pub fn set(&self, bytes: &mut [u8], row: HeadRow, x: &[f32]) {
+        let (values, scales) = self.ranges(row);
+        if self.ty == KvType::Q8_0 {
+            let blocks = x.chunks(KV_BLOCK).zip(values.chunks(KV_BLOCK));
+            for ((x, values), scale) in blocks.zip(scales) {
+                let (d, q) = quantize(x);
+                bytes[scale].copy_from_slice(&d.to_le_bytes());
+                values.iter().zip(q).for_each(|(at, q)| bytes[at.start] = q.cast_unsigned());
+            }
+            return;
+        }
+        for (&x, at) in x.iter().zip(values) {
+            match self.ty {
+                KvType::F16 => bytes[at].copy_from_slice(&half::f16::from_f32(x).to_le_bytes()),
+                KvType::F32 | KvType::Q8_0 => bytes[at].copy_from_slice(&x.to_le_bytes()),
+            }
         }
     }
 }
 
-/// Writes an element of a region, rounded to its type.
-pub fn set(bytes: &mut [u8], ty: KvType, i: usize, value: f32) {
-    match ty {
-        KvType::F16 => {
-            bytes[2 * i..2 * i + 2].copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
-        }
-        KvType::F32 => bytes[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes()),
-    }
+/// A block's scale and levels. A NaN or an infinity makes the whole block NaN.
+fn quantize(x: &[f32]) -> (half::f16, Vec<i8>) {
+    let finite = x.iter().all(|x| x.is_finite());
+    let amax = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+    let d = half::f16::from_f32(if finite { amax / 127.0 } else { f32::NAN });
+    let scale = d.to_f32();
+    let level = |x: &f32| match scale.is_finite() && scale > 0.0 {
+        true => (x / scale).round_ties_even().clamp(-127.0, 127.0) as i8,
+        false => 0,
+    };
+    (d, x.iter().map(level).collect())
 }
 
 /// Checks that the regions hold what the shape says.
-fn check_regions(pair: &KvPair, kv: &KvShape) -> Result<(), BackendError> {
-    let (k, v) = page_elements(kv);
-    let bytes = pair.n_pages * pair.ty.bytes();
-    if pair.k.len == k * bytes && pair.v.len == v * bytes {
-        return Ok(());
+fn check_regions(pair: &KvPair, kv: &KvShape) -> Result<[Side; 2], BackendError> {
+    let sides = Side::both(kv, pair.ty);
+    let wanted = sides.map(|side| side.page_bytes() * pair.n_pages);
+    let found = [pair.k.len, pair.v.len];
+    if found == wanted {
+        return Ok(sides);
     }
-    let found = (pair.k.len, pair.v.len);
-    Err(BackendError::BadBuffer(format!("KV regions of {found:?} bytes, needs {:?}", (k * bytes, v * bytes))))
+    Err(BackendError::BadBuffer(format!("KV regions of {found:?} bytes, needs {wanted:?}")))
 }
 
 /// Writes rows of `k` and `v` to the KV rows (`page * PAGE + slot`) of `rows`.
@@ -59,21 +136,15 @@ pub fn store(
     v: &[f32],
     rows: &[i32],
 ) -> Result<(), BackendError> {
-    check_regions(pair, kv)?;
+    let sides = check_regions(pair, kv)?;
     let rows: Vec<usize> =
         rows.iter().map(|&r| index("KV row", r, pair.n_pages * PAGE)).collect::<Result<_, _>>()?;
-    let bytes = memory.bytes_mut(pair.k)?;
-    for (&row, k) in rows.iter().zip(k.chunks_exact(kv.n_kv_head * kv.head_dim)) {
-        for (i, &value) in k.iter().enumerate() {
-            let at = k_index(kv, row / PAGE, i / kv.head_dim, i % kv.head_dim, row % PAGE);
-            set(bytes, pair.ty, at, value);
-        }
-    }
-    let bytes = memory.bytes_mut(pair.v)?;
-    for (&row, v) in rows.iter().zip(v.chunks_exact(kv.n_kv_head * kv.v_dim)) {
-        for (i, &value) in v.iter().enumerate() {
-            let at = v_index(kv, row / PAGE, i / kv.v_dim, i % kv.v_dim, row % PAGE);
-            set(bytes, pair.ty, at, value);
+    for ((side, region), x) in sides.iter().zip([pair.k, pair.v]).zip([k, v]) {
+        let bytes = memory.bytes_mut(region)?;
+        for (&row, x) in rows.iter().zip(x.chunks_exact(kv.n_kv_head * side.dim)) {
+            for (head, x) in x.chunks_exact(side.dim).enumerate() {
+                side.set(bytes, HeadRow { page: row / PAGE, head, slot: row % PAGE }, x);
+            }
         }
     }
     Ok(())
@@ -132,7 +203,8 @@ pub fn attention(
     cache: &Cache<'_>,
 ) -> Result<Vec<f32>, BackendError> {
     let kv = KvShape { layer: a.layer, n_kv_head: a.n_kv_head, head_dim: a.head_dim, v_dim: a.v_dim };
-    check_regions(cache.pair, &kv)?;
+    let [k_side, v_side] = check_regions(cache.pair, &kv)?;
+    let (k, v) = (memory.bytes(cache.pair.k)?, memory.bytes(cache.pair.v)?);
     let q: Vec<&[f32]> = q.chunks_exact(a.n_head * a.head_dim).collect();
     let mut out = Vec::with_capacity(q.len() * a.n_head * a.v_dim);
     let places = places(q.len(), cache.extents, cache.table, cache.max_pages)?;
@@ -145,40 +217,27 @@ pub fn attention(
         }
         for (h, q) in q.chunks_exact(a.head_dim).enumerate() {
             let head = h / (a.n_head / a.n_kv_head);
-            let sink = cache.sinks.map(|s| f64::from(s[h]));
-            out.extend(attend(memory, a, &kv, cache.pair, head, (q, sink), &rows)?);
+            let row = |&(page, slot): &(usize, usize)| HeadRow { page, head, slot };
+            let k: Vec<Vec<f32>> = rows.iter().map(|r| k_side.get(k, row(r))).collect();
+            let v: Vec<Vec<f32>> = rows.iter().map(|r| v_side.get(v, row(r))).collect();
+            out.extend(attend(a, q, cache.sinks.map(|s| f64::from(s[h])), &k, &v));
         }
     }
     Ok(out)
 }
 
-/// One query head and its sink over the visible `(page, slot)` rows of one KV head.
-fn attend(
-    memory: &Memory,
-    a: &Attention,
-    kv: &KvShape,
-    pair: &KvPair,
-    head: usize,
-    (q, sink): (&[f32], Option<f64>),
-    rows: &[(usize, usize)],
-) -> Result<Vec<f32>, BackendError> {
-    let (k, v) = (memory.bytes(pair.k)?, memory.bytes(pair.v)?);
-    let score = |&(page, slot): &(usize, usize)| {
-        let product = |(d, &q): (usize, &f32)| {
-            f64::from(q) * f64::from(get(k, pair.ty, k_index(kv, page, head, d, slot)))
-        };
-        let score = f64::from(a.scale) * q.iter().enumerate().map(product).sum::<f64>();
+/// One query head and its sink over the rows of K and V that it sees.
+fn attend(a: &Attention, q: &[f32], sink: Option<f64>, k: &[Vec<f32>], v: &[Vec<f32>]) -> Vec<f32> {
+    let score = |k: &Vec<f32>| {
+        let dot: f64 = q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
+        let score = f64::from(a.scale) * dot;
         a.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
     };
-    let scores: Vec<f64> = rows.iter().map(score).collect();
+    let scores: Vec<f64> = k.iter().map(score).collect();
     let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
     let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - max).exp());
-    let value = |d: usize| {
-        let term = |(&(page, slot), w): (&(usize, usize), &f64)| {
-            w * f64::from(get(v, pair.ty, v_index(kv, page, head, d, slot)))
-        };
-        (rows.iter().zip(&weights).map(term).sum::<f64>() / total) as f32
-    };
-    Ok((0..a.v_dim).map(value).collect())
+    let value =
+        |d: usize| (weights.iter().zip(v).map(|(w, v)| w * f64::from(v[d])).sum::<f64>() / total) as f32;
+    (0..a.v_dim).map(value).collect()
 }

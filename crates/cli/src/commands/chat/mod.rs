@@ -302,7 +302,7 @@ impl Chat {
                 "context",
                 format!("{used} of {} tokens, {} messages", options.n_ctx, self.conversation.entries().len()),
             ),
-            ("KV type", format!("{:?}", options.kv_type).to_lowercase()),
+            ("KV type", options.kv_types.to_string()),
             ("last answer", self.last.clone().unwrap_or_else(|| "none".to_owned())),
         ];
         Ok(rows.map(|(name, value)| format!("{name:12} {value}")).join("\n"))

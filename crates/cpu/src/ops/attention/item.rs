@@ -1,7 +1,7 @@
 //! One work item: a tile of queries of a sequence that share a KV head, over a range of pages.
 
 use super::page::{GROUP, PageSpace};
-use crate::ops::kv::KvElement;
+use crate::ops::kv::Region;
 use crate::ops::parallel::SharedMut;
 use crate::ops::vector::{Pairwise, zip};
 use crate::simd::{Simd, exp};
@@ -40,7 +40,7 @@ fn page_range(start: usize, end: usize, window: Option<usize>) -> Range<usize> {
 }
 
 /// The op's sizes and data.
-pub struct Shape<'a, E> {
+pub struct Shape<'a> {
     /// Query heads.
     pub n_head: usize,
     /// KV heads.
@@ -62,13 +62,13 @@ pub struct Shape<'a, E> {
     /// One more score per query head.
     pub sinks: Option<&'a [f32]>,
     q: &'a [f32],
-    k: &'a [E],
-    v: &'a [E],
+    k: Region<'a>,
+    v: Region<'a>,
 }
 
-impl<'a, E: KvElement> Shape<'a, E> {
+impl<'a> Shape<'a> {
     /// Sizes of an op with its queries and KV regions.
-    pub fn new(a: &Attention, sinks: Option<&'a [f32]>, q: &'a [f32], k: &'a [E], v: &'a [E]) -> Self {
+    pub fn new(a: &Attention, sinks: Option<&'a [f32]>, q: &'a [f32], k: Region<'a>, v: Region<'a>) -> Self {
         let Attention { n_head, n_kv_head, head_dim, v_dim, scale, window, softcap, sinks: _, layer: _ } = *a;
         let v_padded = v_dim.next_multiple_of(16);
         let group = n_head / n_kv_head;
@@ -85,11 +85,18 @@ impl<'a, E: KvElement> Shape<'a, E> {
         self.sinks.map(|sinks| sinks[item.head_index(self, row) % self.n_head])
     }
 
-    /// K `[dim][pos]` and V `[pos][dim]` of one head of a physical page.
-    fn page(&self, page: usize, head: usize) -> (&'a [E], &'a [E]) {
+    /// Reads one head of a physical page, V at the positions that some row sees.
+    fn load_page<S: Simd>(
+        &self,
+        s: S,
+        page: usize,
+        head: usize,
+        visible: Range<usize>,
+        space: &mut PageSpace,
+    ) {
         let index = page * self.n_kv_head + head;
-        let (k, v) = (self.head_dim * PAGE, self.v_dim * PAGE);
-        (&self.k[index * k..][..k], &self.v[index * v..][..v])
+        self.k.load_k(s, index, self.head_dim, &mut space.k);
+        self.v.load_v(s, index, self.v_dim, visible, self.v_padded, &mut space.v);
     }
 }
 
@@ -127,12 +134,12 @@ impl<'a> Item<'a> {
     }
 
     /// Index of a row's head among all heads of the batch.
-    pub fn head_index<E>(&self, shape: &Shape<'_, E>, row: usize) -> usize {
+    pub fn head_index(&self, shape: &Shape<'_>, row: usize) -> usize {
         (self.first + row / shape.group) * shape.n_head + self.kv_head * shape.group + row % shape.group
     }
 
     /// Rows that see a page, and what they see of it.
-    fn rows_on_page<E>(&self, shape: &Shape<'_, E>, page: usize) -> Range<usize> {
+    fn rows_on_page(&self, shape: &Shape<'_>, page: usize) -> Range<usize> {
         let (from, to) = (page * PAGE, (page + 1) * PAGE);
         let first = from.saturating_sub(self.start).min(self.tokens);
         // The last query that sees position `to - 1` is at `to - 1 + window - 1`.
@@ -143,14 +150,14 @@ impl<'a> Item<'a> {
     }
 
     /// Positions of a page that a row sees, relative to the page.
-    fn visible<E>(&self, shape: &Shape<'_, E>, page: usize, row: usize) -> Range<usize> {
+    fn visible(&self, shape: &Shape<'_>, page: usize, row: usize) -> Range<usize> {
         let position = self.start + row / shape.group;
         let from = first_visible(position, shape.window).saturating_sub(page * PAGE).min(PAGE);
         from..(position + 1).saturating_sub(page * PAGE).min(PAGE)
     }
 
     /// First page that a row sees.
-    fn first_page<E>(&self, shape: &Shape<'_, E>, row: usize) -> usize {
+    fn first_page(&self, shape: &Shape<'_>, row: usize) -> usize {
         first_visible(self.start + row / shape.group, shape.window) / PAGE
     }
 }
@@ -226,9 +233,9 @@ pub struct Workspace {
 /// Computes the rows of an item over a range of its pages.
 ///
 /// With `merge`, slot = row holds the merged result. Without, slot = (page, row) holds each page's own.
-pub fn compute<S: Simd, E: KvElement>(
+pub fn compute<S: Simd>(
     s: S,
-    shape: &Shape<'_, E>,
+    shape: &Shape<'_>,
     item: &Item<'_>,
     pages: Range<usize>,
     space: &mut PageSpace,
@@ -243,10 +250,10 @@ pub fn compute<S: Simd, E: KvElement>(
             continue;
         }
         // `sequences` checked the table's entries, so none is negative.
-        let (k, v) = shape.page(item.table[page] as usize, item.kv_head);
+        let physical = item.table[page] as usize;
         let last = item.visible(shape, page, on_page.end - 1).end;
         let first = item.visible(shape, page, on_page.start).start;
-        space.load(s, k, v, first..last, shape.v_dim);
+        shape.load_page(s, physical, item.kv_head, first..last, space);
         for start in on_page.clone().step_by(GROUP) {
             let group = start..on_page.end.min(start + GROUP);
             let q: [&[f32]; GROUP] = from_fn(|i| match group.start + i {
@@ -318,12 +325,7 @@ pub fn merge_sink<S: Simd>(s: S, (m, l): (f32, f32), sink: f32) -> (f32, f32) {
 }
 
 /// Merges the slots (page, row) of an item into its first slots, one per row.
-pub fn merge_pages<S: Simd, E: KvElement>(
-    s: S,
-    shape: &Shape<'_, E>,
-    item: &Item<'_>,
-    state: &mut StateView<'_>,
-) {
+pub fn merge_pages<S: Simd>(s: S, shape: &Shape<'_>, item: &Item<'_>, state: &mut StateView<'_>) {
     let rows = item.rows(shape.group);
     let mut a_p = vec![0.0; shape.v_padded];
     for page in item.pages.clone() {

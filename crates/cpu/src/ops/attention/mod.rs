@@ -7,7 +7,7 @@
 mod item;
 mod page;
 
-use super::kv::{KvElement, kv_regions};
+use super::kv::{Region, kv_regions};
 use super::parallel::SharedMut;
 use super::vector::{Pairwise, zip};
 use super::weights::check_vector;
@@ -17,7 +17,7 @@ use crate::dispatch;
 use crate::pool::Pool;
 use crate::simd::{Isa, Simd};
 use item::{Item, Sequence, Shape, State, Workspace};
-use minfer_graph::{Attention, BackendError, Graph, KvShape, KvType, PAGE, Unsupported};
+use minfer_graph::{Attention, BackendError, Graph, KvShape, PAGE, Unsupported};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -60,14 +60,8 @@ impl Kernel for Attention {
         let rows = ctx.call.node.shape.n_rows(ctx.call.dims);
         let sequences = sequences(self, rows, typed(extents)?, typed(table)?, kv.n_pages)?;
         let engine = Engine { isa: ctx.isa, pool: ctx.pool, scratch: &mut ctx.scratch.attention };
-        match kv.ty {
-            KvType::F16 => {
-                engine.run(Shape::new(self, sinks, q, typed::<u16>(k)?, typed(v)?), &sequences, out)
-            }
-            KvType::F32 => {
-                engine.run(Shape::new(self, sinks, q, typed::<f32>(k)?, typed(v)?), &sequences, out)
-            }
-        }
+        let shape = Shape::new(self, sinks, q, Region::new(k, kv.ty.k)?, Region::new(v, kv.ty.v)?);
+        engine.run(&shape, &sequences, out);
         Ok(())
     }
 }
@@ -128,21 +122,21 @@ struct Engine<'a> {
 }
 
 impl Engine<'_> {
-    fn run<E: KvElement>(self, shape: Shape<'_, E>, sequences: &[Sequence<'_>], out: &mut [f32]) {
-        let items = items(&shape, sequences);
+    fn run(self, shape: &Shape<'_>, sequences: &[Sequence<'_>], out: &mut [f32]) {
+        let items = items(shape, sequences);
         let pages: usize = items.iter().map(|i| i.pages.len()).sum();
         let threads = self.pool.threads();
         let span = pages.div_ceil(4 * threads).max(MIN_PAGES);
         let can_split = items.iter().any(|i| i.pages.len() > span);
         if threads > 1 && items.len() < 4 * threads && can_split {
-            self.split(&shape, &items, span, out);
+            self.split(shape, &items, span, out);
         } else {
-            self.whole(&shape, &items, out);
+            self.whole(shape, &items, out);
         }
     }
 
     /// One work item each, all pages in order.
-    fn whole<E: KvElement>(self, shape: &Shape<'_, E>, items: &[Item<'_>], out: &mut [f32]) {
+    fn whole(self, shape: &Shape<'_>, items: &[Item<'_>], out: &mut [f32]) {
         let out = SharedMut::new(out);
         let workspaces = &self.scratch.workspaces;
         self.pool.chunks(items.len(), 1, |range| {
@@ -155,7 +149,7 @@ impl Engine<'_> {
     }
 
     /// First every page range of every item, then the merges.
-    fn split<E: KvElement>(self, shape: &Shape<'_, E>, items: &[Item<'_>], span: usize, out: &mut [f32]) {
+    fn split(self, shape: &Shape<'_>, items: &[Item<'_>], span: usize, out: &mut [f32]) {
         let mut units: Vec<(usize, Range<usize>, usize)> = Vec::new();
         let mut slots = 0;
         let mut first_slot = Vec::with_capacity(items.len());
@@ -202,7 +196,7 @@ impl Engine<'_> {
 }
 
 /// Tiles of all sequences; the latest queries, which see most, come first.
-fn items<'a, E>(shape: &Shape<'_, E>, sequences: &'a [Sequence<'a>]) -> Vec<Item<'a>> {
+fn items<'a>(shape: &Shape<'_>, sequences: &'a [Sequence<'a>]) -> Vec<Item<'a>> {
     let tile = (TILE_ROWS / shape.group).max(1);
     let mut items = Vec::new();
     for sequence in sequences {
@@ -217,9 +211,9 @@ fn items<'a, E>(shape: &Shape<'_, E>, sequences: &'a [Sequence<'a>]) -> Vec<Item
     items
 }
 
-fn whole_item<S: Simd, E: KvElement>(
+fn whole_item<S: Simd>(
     s: S,
-    shape: &Shape<'_, E>,
+    shape: &Shape<'_>,
     item: &Item<'_>,
     ws: &mut Workspace,
     out: &SharedMut<'_, f32>,
@@ -255,9 +249,9 @@ impl Pairwise for ScaledDividedBy {
 }
 
 /// Merges the sinks, divides by the sums and writes the rows of an item, whose first slots are its final state.
-fn write_item<S: Simd, E: KvElement>(
+fn write_item<S: Simd>(
     s: S,
-    shape: &Shape<'_, E>,
+    shape: &Shape<'_>,
     item: &Item<'_>,
     state: &item::StateView<'_>,
     out: &SharedMut<'_, f32>,

@@ -1,6 +1,5 @@
 //! The arithmetic on one page: scores, softmax and weighted values of up to four rows.
 
-use crate::ops::kv::KvElement;
 use crate::simd::{Simd, exp, fold64, tanh};
 use minfer_graph::PAGE;
 use std::array::from_fn;
@@ -14,10 +13,11 @@ const VECTORS: usize = PAGE / 8;
 /// A page as f32, and the partial results of a group of rows.
 #[derive(Debug, Default)]
 pub struct PageSpace {
-    /// `[dim][pos]`.
-    k: Vec<f32>,
+    /// `[dim][pos]`. Positions that a row does not see may hold anything; they are computed with the
+    /// others and masked.
+    pub k: Vec<f32>,
     /// `[pos][v_padded]`; only the visible positions are up to date.
-    v: Vec<f32>,
+    pub v: Vec<f32>,
     v_padded: usize,
     /// `[row][pos]`: scores, then their exponentials.
     e: Vec<f32>,
@@ -35,27 +35,6 @@ impl PageSpace {
         self.e.resize(GROUP * PAGE, 0.0);
         self.a.resize(v_padded * GROUP, 0.0);
         self.v_padded = v_padded;
-    }
-
-    /// Reads a page: K as a whole, V at the positions that some row sees.
-    ///
-    /// Lanes of K that a row does not see may hold anything; they are computed with the others and masked.
-    pub fn load<S: Simd, E: KvElement>(
-        &mut self,
-        s: S,
-        k: &[E],
-        v: &[E],
-        visible: Range<usize>,
-        v_dim: usize,
-    ) {
-        s.vectorize(|| E::load(s, k, &mut self.k));
-        s.vectorize(|| {
-            for p in visible {
-                let row = &mut self.v[p * self.v_padded..][..self.v_padded];
-                E::load(s, &v[p * v_dim..][..v_dim], &mut row[..v_dim]);
-                row[v_dim..].fill(0.0);
-            }
-        });
     }
 
     /// Computes the partial results of 1 to [`GROUP`] rows, each of which sees some of the page.

@@ -1,0 +1,170 @@
+//! The paged KV cache: the layout of its pages, and the ops that store to it and load from it.
+
+mod format;
+mod q8;
+
+use super::parallel::MIN_PARALLEL;
+use super::{Ctx, Kernel};
+use crate::buffers::{BufferPool, typed};
+use crate::dispatch;
+use crate::pool::Pool;
+use crate::simd::{Isa, Simd};
+pub use format::Region;
+use format::{RegionMut, Side};
+use minfer_graph::{BackendError, BufferSlice, Graph, KvPair, KvShape, KvTypes, PAGE, Unsupported};
+use std::ops::Range;
+
+/// A shape without values has no kernel.
+pub fn check_shape(shape: &KvShape) -> Result<(), Unsupported> {
+    if shape.n_kv_head > 0 && shape.head_dim > 0 && shape.v_dim > 0 {
+        return Ok(());
+    }
+    Err(Unsupported(format!("an empty KV shape: {shape:?}")))
+}
+
+/// The regions of a call that touches the cache, after checking their sizes.
+pub fn kv_regions(ctx: &Ctx<'_>, shape: &KvShape) -> Result<KvPair, BackendError> {
+    let kv = ctx.call.kv.ok_or_else(|| BackendError::BadBuffer(format!("no KV region for {shape:?}")))?;
+    let (k, v) = kv.ty.page_bytes(shape);
+    if kv.k.len != k * kv.n_pages || kv.v.len != v * kv.n_pages {
+        let KvPair { k, v, ty, n_pages } = kv;
+        return Err(BackendError::BadBuffer(format!(
+            "KV regions of {} and {} bytes don't hold {n_pages} pages of {shape:?} in {ty}",
+            k.len, v.len
+        )));
+    }
+    Ok(kv)
+}
+
+/// Checks the KV rows of a batch and returns them as (page, slot).
+pub fn locate_rows(rows: &[i32], n_pages: usize) -> Result<Vec<(usize, usize)>, BackendError> {
+    let limit = n_pages * PAGE;
+    let locate = |&row: &i32| match usize::try_from(row) {
+        Ok(r) if r < limit => Ok((r / PAGE, r % PAGE)),
+        _ => Err(BackendError::OutOfRange { what: "KV row", value: row.into(), limit }),
+    };
+    rows.iter().map(locate).collect()
+}
+
+/// Writes rows of k (`[rows, n_kv_head * head_dim]`) and v to their slots in the regions.
+pub fn store_rows(
+    isa: Isa,
+    pool: &Pool,
+    shape: &KvShape,
+    ty: KvTypes,
+    rows: &[(usize, usize)],
+    [k, v]: [&[f32]; 2],
+    [k_region, v_region]: [&mut [u8]; 2],
+) -> Result<(), BackendError> {
+    let regions = [RegionMut::new(k_region, ty.k)?, RegionMut::new(v_region, ty.v)?];
+    let n_kv_head = shape.n_kv_head;
+    let store_heads = |heads: Range<usize>| {
+        for (region, side, x, dim) in
+            [(&regions[0], Side::K, k, shape.head_dim), (&regions[1], Side::V, v, shape.v_dim)]
+        {
+            for head in heads.clone() {
+                let store = StoreHead { region, side, rows, x, dim, head, n_kv_head };
+                // SAFETY: each head is in one range alone, and its pages are no other head's.
+                dispatch!(isa, s => s.vectorize(|| unsafe { store.run(s) }));
+            }
+        }
+    };
+    match k.len() + v.len() < MIN_PARALLEL {
+        true => store_heads(0..n_kv_head),
+        false => pool.chunks(n_kv_head, 1, store_heads),
+    }
+    Ok(())
+}
+
+/// One KV head of a batch on its way to the cache.
+struct StoreHead<'a> {
+    region: &'a RegionMut<'a>,
+    side: Side,
+    /// Page and slot of each row.
+    rows: &'a [(usize, usize)],
+    /// `[rows, n_kv_head * dim]`.
+    x: &'a [f32],
+    dim: usize,
+    head: usize,
+    n_kv_head: usize,
+}
+
+impl StoreHead<'_> {
+    /// # Safety
+    /// No other thread may write to this head's pages.
+    #[inline(always)]
+    unsafe fn run<S: Simd>(&self, s: S) {
+        let cols = self.n_kv_head * self.dim;
+        for (x, &(page, slot)) in self.x.chunks_exact(cols).zip(self.rows) {
+            let x = &x[self.head * self.dim..][..self.dim];
+            // SAFETY: the caller's promise.
+            unsafe { self.region.store(s, self.side, page * self.n_kv_head + self.head, x, slot) };
+        }
+    }
+}
+
+/// Writes rows to the cache.
+pub struct KvStore(pub KvShape);
+
+impl Kernel for KvStore {
+    fn check(&self, _graph: &Graph) -> Result<(), Unsupported> {
+        check_shape(&self.0)
+    }
+
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        let kv = kv_regions(&ctx, &self.0)?;
+        let reads = [ctx.input(0)?, ctx.input(1)?, ctx.input(2)?];
+        let ([k, v, rows], [k_region, v_region]) = ctx.buffers.access(reads, [kv.k, kv.v])?;
+        let rows = locate_rows(typed(rows)?, kv.n_pages)?;
+        store_rows(ctx.isa, ctx.pool, &self.0, kv.ty, &rows, [typed(k)?, typed(v)?], [k_region, v_region])
+    }
+}
+
+/// Makes the cache available to attention: nothing to do where it lives.
+pub struct KvLoad(pub KvShape);
+
+impl Kernel for KvLoad {
+    fn check(&self, _graph: &Graph) -> Result<(), Unsupported> {
+        check_shape(&self.0)
+    }
+
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        kv_regions(&ctx, &self.0).map(|_| ())
+    }
+}
+
+/// Copies whole pages within a layer's regions, in the order given.
+pub fn copy_pages(
+    buffers: &mut BufferPool,
+    kv: KvPair,
+    pages: &[(usize, usize)],
+) -> Result<(), BackendError> {
+    let check = |page: usize| match page < kv.n_pages {
+        true => Ok(()),
+        false => Err(BackendError::OutOfRange {
+            what: "KV page",
+            value: i64::try_from(page).unwrap_or(i64::MAX),
+            limit: kv.n_pages,
+        }),
+    };
+    pages.iter().try_for_each(|&(from, to)| check(from).and(check(to)))?;
+    copy_region(buffers, kv.k, kv.n_pages, pages)?;
+    copy_region(buffers, kv.v, kv.n_pages, pages)
+}
+
+fn copy_region(
+    buffers: &mut BufferPool,
+    region: BufferSlice,
+    n_pages: usize,
+    pages: &[(usize, usize)],
+) -> Result<(), BackendError> {
+    let bytes = buffers.write(region)?;
+    if pages.is_empty() {
+        return Ok(());
+    }
+    let page = bytes.len() / n_pages;
+    for &(from, to) in pages {
+        bytes.copy_within(from * page..(from + 1) * page, to * page);
+    }
+    Ok(())
+}
