@@ -1,18 +1,22 @@
-//! Byte-level byte-pair encoding (`tokenizer.ggml.model` = `gpt2`).
+//! Byte-pair encoding by a list of merges (`tokenizer.ggml.model` = `gpt2`, `gemma4`).
 //!
 //! A piece of text begins as one symbol per byte, and [`crate::chain`] merges them; the rank of a pair is its place in the
-//! file's list of merges.
+//! file's list of merges. A few vocabularies are spelt as SentencePiece spells: one symbol per character, `▁` for a space,
+//! `<0x0A>` for a byte that is in no token.
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::alphabet::{self, BYTE_TO_CHAR};
-use crate::chain::Chain;
+use crate::chain::{Chain, Node};
 use crate::error::TokenizerError;
-use crate::model::Model;
-use crate::split::PreSettings;
+use crate::model::{self, Model};
+use crate::split::{PreSettings, Spelling};
 use crate::vocab::{self, TokenKind};
+
+/// The symbol of a character that no token and no merge knows.
+const NO_SYMBOL: u32 = u32::MAX;
 
 /// Merges and the symbols they work on. Symbols below the vocabulary's size are its tokens; merges may name others.
 #[derive(Debug)]
@@ -25,7 +29,7 @@ pub(crate) struct Bpe {
     texts: Vec<Arc<str>>,
     /// Rank and result of each pair that merges.
     merges: FxHashMap<(u32, u32), (u32, u32)>,
-    /// The symbol of each byte.
+    /// The symbol of each byte, however the vocabulary spells it.
     byte_symbols: Vec<u32>,
     /// The token of each symbol; `None` if text must not become it.
     tokens: Vec<Option<u32>>,
@@ -36,6 +40,7 @@ pub(crate) struct Bpe {
 struct Scratch {
     chain: Chain,
     text: String,
+    bytes: Vec<u8>,
 }
 
 impl Bpe {
@@ -55,8 +60,11 @@ impl Bpe {
             byte_symbols: Vec::new(),
             tokens: (0u32..).zip(texts).map(|(id, _)| from_text(id as usize).then_some(id)).collect(),
         };
-        for c in BYTE_TO_CHAR {
-            let symbol = bpe.intern(c.encode_utf8(&mut [0; 4]))?;
+        for byte in 0..=u8::MAX {
+            let symbol = match settings.spelling {
+                Spelling::Bytes => bpe.intern(BYTE_TO_CHAR[usize::from(byte)].encode_utf8(&mut [0; 4]))?,
+                Spelling::Characters => bpe.intern(&model::byte_spelling(byte))?,
+            };
             bpe.byte_symbols.push(symbol);
         }
         bpe.merges.reserve(merges.len());
@@ -99,48 +107,80 @@ impl Bpe {
 
     /// Appends the tokens of one piece.
     fn encode_piece(&self, piece: &str, scratch: &mut Scratch, out: &mut Vec<u32>) {
-        if self.settings.ignore_merges {
+        // Runs of line feeds are tokens that merges do not make where text is spelt in characters.
+        let lines = || self.settings.spelling == Spelling::Characters && piece.bytes().all(|b| b == b'\n');
+        if self.settings.ignore_merges || lines() {
             scratch.text.clear();
-            scratch.text.extend(piece.bytes().map(|byte| BYTE_TO_CHAR[usize::from(byte)]));
+            match self.settings.spelling {
+                Spelling::Bytes => scratch.text.extend(piece.bytes().map(|b| BYTE_TO_CHAR[usize::from(b)])),
+                Spelling::Characters => scratch.text.push_str(piece),
+            }
             if let Some(id) = self.token(&scratch.text) {
                 out.push(id);
                 return;
             }
         }
-        let bytes = piece.bytes().map(|byte| (self.byte_symbols[usize::from(byte)], 1));
-        scratch.chain.merge(bytes, |left, right| self.merges.get(&(left.symbol, right.symbol)).copied());
+        let rank = |left: &Node, right: &Node| self.merges.get(&(left.symbol, right.symbol)).copied();
+        scratch.bytes.clear();
+        match self.settings.spelling {
+            Spelling::Bytes => {
+                // Bytes that have no token are not there at all: what is around them merges.
+                let known = piece.bytes().filter(|byte| self.byte_token(*byte).is_some());
+                scratch.bytes.extend(known);
+                let bytes = scratch.bytes.iter().map(|byte| (self.byte_symbols[usize::from(*byte)], 1));
+                scratch.chain.merge(bytes, rank);
+            }
+            Spelling::Characters => {
+                scratch.bytes.extend(piece.bytes());
+                let characters = piece.char_indices().map(|(at, c)| {
+                    let text = &piece[at..at + c.len_utf8()];
+                    (self.symbols.get(text).copied().unwrap_or(NO_SYMBOL), text.len())
+                });
+                scratch.chain.merge(characters, rank);
+            }
+        }
         for node in scratch.chain.symbols() {
-            self.emit(node.symbol, out);
+            self.emit(node.symbol, &scratch.bytes[node.start..node.start + node.len], out);
         }
     }
 
-    /// Appends a symbol's token; a symbol without one falls apart into its bytes' tokens, and a byte without one is dropped.
-    fn emit(&self, symbol: u32, out: &mut Vec<u32>) {
-        if let Some(id) = self.tokens[symbol as usize] {
-            out.push(id);
-            return;
+    /// Appends the token of a symbol that stands for `bytes`; a symbol without one falls apart into its bytes' tokens, and
+    /// a byte without one is dropped.
+    fn emit(&self, symbol: u32, bytes: &[u8], out: &mut Vec<u32>) {
+        match self.tokens.get(symbol as usize).copied().flatten() {
+            Some(id) => out.push(id),
+            None => out.extend(bytes.iter().filter_map(|byte| self.byte_token(*byte))),
         }
-        let mut bytes = Vec::new();
-        alphabet::decode_into(&self.texts[symbol as usize], &mut bytes);
-        out.extend(
-            bytes.iter().filter_map(|byte| self.tokens[self.byte_symbols[usize::from(*byte)] as usize]),
-        );
+    }
+
+    fn byte_token(&self, byte: u8) -> Option<u32> {
+        self.tokens[self.byte_symbols[usize::from(byte)] as usize]
     }
 }
 
 impl Model for Bpe {
     fn encode(&self, text: &str, _begins: bool, ids: &mut Vec<u32>) {
         let mut scratch = Scratch::default();
+        let mut escaped = String::new();
+        let text = match self.settings.spelling {
+            Spelling::Bytes => text,
+            Spelling::Characters => {
+                model::escape_spaces(text, &mut escaped);
+                &escaped
+            }
+        };
         self.settings.split.split(text, &mut |piece| self.encode_piece(piece, &mut scratch, ids));
     }
 
-    fn decode(&self, spelling: &str, _kind: TokenKind, out: &mut Vec<u8>) {
-        alphabet::decode_into(spelling, out);
+    fn decode(&self, spelling: &str, kind: TokenKind, out: &mut Vec<u8>) {
+        match self.settings.spelling {
+            Spelling::Bytes => alphabet::decode_into(spelling, out),
+            Spelling::Characters => model::decode_escaped(spelling, kind, out),
+        }
     }
 
     fn missing_bytes(&self) -> Vec<u8> {
-        let token = |byte: u8| self.tokens[self.byte_symbols[usize::from(byte)] as usize];
-        (0..=u8::MAX).filter(|byte| token(*byte).is_none()).collect()
+        (0..=u8::MAX).filter(|byte| self.byte_token(*byte).is_none()).collect()
     }
 
     fn adds_space(&self) -> bool {

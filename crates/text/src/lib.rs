@@ -1,6 +1,6 @@
 //! Text on both sides of a model: tokenizers and chat templates, read from a GGUF file's metadata.
 //!
-//! - [`Tokenizer`] turns text into token ids (byte-level BPE, SentencePiece's BPE) and knows the file's special tokens.
+//! - [`Tokenizer`] turns text into token ids (byte-level BPE, SentencePiece's BPE and unigram model, WordPiece) and knows the file's special tokens.
 //! - [`Detokenizer`] turns ids back into text, one token at a time, and never emits half a character.
 //! - [`ChatTemplate`] renders a conversation with the file's Jinja template, as Hugging Face's libraries do.
 //! - [`ReasoningSplitter`] tells a model's thoughts from its answer while they come.
@@ -16,6 +16,7 @@
 mod alphabet;
 mod bpe;
 mod chain;
+mod charsmap;
 mod detokenize;
 mod error;
 mod model;
@@ -26,7 +27,10 @@ mod split;
 mod spm;
 pub mod template;
 mod tokenizer;
+mod trie;
+mod ugm;
 mod vocab;
+mod wpm;
 
 pub use detokenize::Detokenizer;
 pub use error::{TemplateError, TemplateErrorKind, TokenizerError, TokenizerErrorKind};

@@ -38,6 +38,14 @@ pub(crate) fn unescape_spaces(text: &str, out: &mut Vec<u8>) {
     }
 }
 
+/// Appends what a token of the SentencePiece family stands for.
+pub(crate) fn decode_escaped(spelling: &str, kind: TokenKind, out: &mut Vec<u8>) {
+    match spelt_byte(spelling).filter(|_| kind == TokenKind::Byte) {
+        Some(byte) => out.push(byte),
+        None => unescape_spaces(spelling, out),
+    }
+}
+
 /// How the SentencePiece family spells a byte that is a token: `<0x0A>`.
 pub(crate) fn byte_spelling(byte: u8) -> String {
     format!("<0x{byte:02X}>")

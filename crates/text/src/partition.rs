@@ -4,20 +4,22 @@
 //! from left to right where nothing is placed yet, as llama.cpp does. A trie finds the longest token at each place; if it
 //! turns out not to fit, the next shorter one at that place is tried.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use rustc_hash::FxHashMap;
+use crate::model::SPACE;
+use crate::trie::Trie;
 
 /// Special tokens by text.
 #[derive(Debug, Default)]
 pub(crate) struct SpecialSet {
     /// The tokens, longest text first.
     tokens: Vec<Special>,
-    /// Child of a node by byte. Node 0 is the root.
-    children: FxHashMap<(u32, u8), u32>,
-    /// The index in `tokens` of the token that ends at each node.
-    ends: Vec<Option<usize>>,
+    /// The index of each in `tokens`.
+    trie: Trie,
+    /// Whether the vocabulary takes `▁` and the space for the same.
+    spaces_alike: bool,
 }
 
 /// A special token.
@@ -44,29 +46,24 @@ impl SpecialSet {
         let mut tokens: Vec<(Box<str>, u32)> =
             tokens.filter(|(text, _)| !text.is_empty()).map(|(text, id)| (text.into(), id)).collect();
         tokens.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then(a.1.cmp(&b.1)));
-        let mut set = SpecialSet { tokens: Vec::new(), children: FxHashMap::default(), ends: vec![None] };
-        for (index, (text, _)) in tokens.iter().enumerate() {
-            set.insert(text, index);
-        }
-        for (text, id) in tokens {
-            let shorter = set.longest(text.as_bytes(), text.len() - 1);
-            set.tokens.push(Special { text, id, shorter });
-        }
-        set
+        let trie = Trie::new((0..).zip(&tokens).map(|(index, (text, _))| (&**text, index)));
+        let special = |(text, id): (Box<str>, u32)| {
+            let shorter = trie.longest(&text.as_bytes()[..text.len() - 1]);
+            Special { text, id, shorter: shorter.map(|(_, index)| index as usize) }
+        };
+        SpecialSet { tokens: tokens.into_iter().map(special).collect(), trie, spaces_alike: false }
     }
 
-    fn insert(&mut self, text: &str, index: usize) {
-        let mut node = 0;
-        for byte in text.bytes() {
-            let fresh = u32::try_from(self.ends.len()).unwrap_or(u32::MAX);
-            node = *self.children.entry((node, byte)).or_insert(fresh);
-            if node == fresh {
-                self.ends.push(None);
-            }
-        }
-        if let Some(end) = self.ends.get_mut(node as usize) {
-            end.get_or_insert(index);
-        }
+    /// The set, for a vocabulary that takes `▁` and the space for the same. Tokens with a `▁` of their own are found as
+    /// they are, or else not at all.
+    pub(crate) fn with_spaces_alike(mut self) -> Self {
+        self.spaces_alike = !self.tokens.iter().any(|token| token.text.contains(SPACE));
+        self
+    }
+
+    /// The text as its special tokens are to be sought.
+    pub(crate) fn prepare<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if self.spaces_alike && text.contains(SPACE) { text.replace(SPACE, " ").into() } else { text.into() }
     }
 
     /// Cuts `text` at the special tokens in it.
@@ -96,7 +93,10 @@ impl SpecialSet {
         }
         let bytes = text.as_bytes();
         // One candidate for each start; the smallest index is the longest text.
-        let longest = |start: usize| Some(Reverse((self.longest(&bytes[start..], usize::MAX)?, start)));
+        let longest = |start: usize| {
+            let (_, index) = self.trie.longest(&bytes[start..])?;
+            Some(Reverse((index as usize, start)))
+        };
         let mut heap: BinaryHeap<_> = (0..bytes.len()).filter_map(longest).collect();
         let mut taken = vec![false; if heap.is_empty() { 0 } else { bytes.len() }];
         while let Some(Reverse((index, start))) = heap.pop() {
@@ -114,20 +114,6 @@ impl SpecialSet {
         }
         placed.sort_unstable();
         placed
-    }
-
-    /// The index of the longest token of at most `at_most` bytes that `bytes` begins with.
-    fn longest(&self, bytes: &[u8], at_most: usize) -> Option<usize> {
-        let mut node = 0;
-        let mut found = None;
-        for byte in bytes.iter().take(at_most) {
-            match self.children.get(&(node, *byte)) {
-                Some(child) => node = *child,
-                None => break,
-            }
-            found = self.ends.get(node as usize).copied().flatten().or(found);
-        }
-        found
     }
 }
 

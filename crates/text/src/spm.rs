@@ -109,10 +109,7 @@ impl Model for Spm {
     }
 
     fn decode(&self, spelling: &str, kind: TokenKind, out: &mut Vec<u8>) {
-        match model::spelt_byte(spelling).filter(|_| kind == TokenKind::Byte) {
-            Some(byte) => out.push(byte),
-            None => model::unescape_spaces(spelling, out),
-        }
+        model::decode_escaped(spelling, kind, out);
     }
 
     fn missing_bytes(&self) -> Vec<u8> {

@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::Part;
 use crate::bpe::Bpe;
+use crate::charsmap::CharsMap;
 use crate::detokenize::Detokenizer;
 use crate::error::TokenizerError;
 use crate::model::Model;
@@ -14,7 +15,9 @@ use crate::partition::{Fragment, SpecialSet};
 use crate::special::{self, NamedIds};
 use crate::split::PreSettings;
 use crate::spm::Spm;
+use crate::ugm::Ugm;
 use crate::vocab::{Defaults, ModelKind, TokenKind, VocabSource};
+use crate::wpm::Wpm;
 
 /// A tokenizer.
 ///
@@ -93,28 +96,20 @@ impl Tokenizer {
         if kind == ModelKind::Bpe {
             defaults.add_bos = Some(settings(source)?.add_bos);
         }
-        let source = &with_defaults(source, defaults);
+        let source = &with_defaults(source, kind, defaults);
         check_ids(source)?;
         let texts: Vec<Arc<str>> = source.tokens.iter().map(|text| text.as_str().into()).collect();
         let mut kinds = read_kinds(source)?;
         let named = NamedIds { eos: source.eos, eot: source.eot, eom: source.eom, fim_ends: source.fim_ends };
         let ends = special::classify(&texts, source.merges, &mut kinds, named);
         let is_control = |id: usize| matches!(kinds[id], TokenKind::Control | TokenKind::Unknown);
-        let model: Box<dyn Model> = match kind {
-            ModelKind::Bpe => {
-                Box::new(Bpe::new(settings(source)?, &texts, |id| !is_control(id), source.merges)?)
-            }
-            ModelKind::Spm => {
-                let key = "tokenizer.ggml.scores";
-                let scores = source.scores.as_deref().ok_or(TokenizerError::MissingKey { key })?;
-                let add_space = source.add_space == Some(true);
-                Box::new(Spm::new(&texts, &kinds, scores, source.unknown, add_space)?)
-            }
-        };
+        let model = build(kind, source, &texts, &kinds)?;
         let special = |also_control: bool| {
             let taken = |id: usize| kinds[id] == TokenKind::UserDefined || also_control && is_control(id);
             let tokens = texts.iter().zip(0u32..).enumerate();
-            SpecialSet::new(tokens.filter(|(id, _)| taken(*id)).map(|(_, (text, id))| (&**text, id)))
+            let set =
+                SpecialSet::new(tokens.filter(|(id, _)| taken(*id)).map(|(_, (text, id))| (&**text, id)));
+            if kind == ModelKind::Spm { set.with_spaces_alike() } else { set }
         };
         let (always, all_special) = (special(false), special(true));
         let numbered = texts.iter().zip(0u32..).enumerate();
@@ -319,7 +314,7 @@ impl Tokenizer {
     }
 
     fn encode_text(&self, text: &str, specials: &SpecialSet, place: &mut Place, ids: &mut Vec<u32>) {
-        for fragment in specials.partition(text) {
+        for fragment in specials.partition(&specials.prepare(text)) {
             match fragment {
                 Fragment::Token(id) => {
                     ids.push(id);
@@ -340,24 +335,64 @@ impl Tokenizer {
 /// What a token that swallows white space swallows.
 const SWALLOWED: [char; 6] = [' ', '\t', '\n', '\u{b}', '\u{c}', '\r'];
 
+/// The tables of a kind of tokenizer.
+fn build(
+    kind: ModelKind,
+    source: &VocabSource<'_>,
+    texts: &[Arc<str>],
+    kinds: &[TokenKind],
+) -> Result<Box<dyn Model>, TokenizerError> {
+    let scores = || {
+        let key = "tokenizer.ggml.scores";
+        source.scores.as_deref().ok_or(TokenizerError::MissingKey { key })
+    };
+    let add_space = source.add_space == Some(true);
+    Ok(match kind {
+        ModelKind::Bpe => {
+            let of_text = |id: usize| !matches!(kinds[id], TokenKind::Control | TokenKind::Unknown);
+            Box::new(Bpe::new(settings(source)?, texts, of_text, source.merges)?)
+        }
+        ModelKind::Spm => Box::new(Spm::new(texts, kinds, scores()?, source.unknown, add_space)?),
+        ModelKind::Wpm => {
+            let lowercase = source.lowercase.unwrap_or(true);
+            let strip_accents = source.strip_accents.unwrap_or(lowercase);
+            Box::new(Wpm::new(texts, kinds, source.unknown, lowercase, strip_accents)?)
+        }
+        ModelKind::Ugm => {
+            let key = "tokenizer.ggml.unknown_token_id";
+            let unknown = source.unknown.ok_or(TokenizerError::MissingKey { key })?;
+            let charsmap = source.charsmap.as_deref().map(CharsMap::new).transpose()?.unwrap_or_default();
+            let options = [add_space, source.merge_spaces == Some(true)];
+            Box::new(Ugm::new(texts, kinds, scores()?, unknown, charsmap, options)?)
+        }
+    })
+}
+
 /// How the file's BPE splits text.
 fn settings(source: &VocabSource<'_>) -> Result<PreSettings, TokenizerError> {
-    let pre = source.pre.ok_or(TokenizerError::MissingPre)?;
+    // One kind of tokenizer says by its name alone how it splits.
+    let pre = if source.model == "gemma4" { Some(source.model) } else { source.pre };
+    let pre = pre.ok_or(TokenizerError::MissingPre)?;
     PreSettings::by_name(pre)
         .ok_or_else(|| TokenizerError::UnknownPre { pre: pre.to_owned(), known: PreSettings::names() })
 }
 
 /// The source with the defaults where it is silent; default ids outside the vocabulary are left out.
-fn with_defaults<'a>(source: &VocabSource<'a>, defaults: Defaults) -> VocabSource<'a> {
+fn with_defaults<'a>(source: &VocabSource<'a>, kind: ModelKind, defaults: Defaults) -> VocabSource<'a> {
+    // WordPiece frames every text, whatever the file says, with tokens of its own.
+    let frames = kind == ModelKind::Wpm;
+    let (first, last) =
+        if frames { (source.bos.or(source.cls), source.separator) } else { (source.bos, source.eos) };
+    let flag = |own: Option<bool>, default| if frames { default } else { own.or(default) };
     let id = |own: Option<u32>, default: Option<u32>| {
         own.or(default.filter(|id| (*id as usize) < source.tokens.len()))
     };
     VocabSource {
-        bos: id(source.bos, defaults.bos),
-        eos: id(source.eos, defaults.eos),
+        bos: id(first, defaults.bos),
+        eos: id(last, defaults.eos),
         unknown: id(source.unknown, defaults.unknown),
-        add_bos: source.add_bos.or(defaults.add_bos),
-        add_eos: source.add_eos.or(Some(defaults.add_eos)),
+        add_bos: flag(source.add_bos, defaults.add_bos),
+        add_eos: flag(source.add_eos, Some(defaults.add_eos)),
         add_space: source.add_space.or(Some(defaults.add_space)),
         ..source.clone()
     }
@@ -372,6 +407,8 @@ fn check_ids(source: &VocabSource<'_>) -> Result<(), TokenizerError> {
         ("tokenizer.ggml.eot_token_id", source.eot),
         ("tokenizer.ggml.eom_token_id", source.eom),
         ("tokenizer.ggml.unknown_token_id", source.unknown),
+        ("tokenizer.ggml.cls_token_id", source.cls),
+        ("tokenizer.ggml.seperator_token_id", source.separator),
         ("tokenizer.ggml.fim_pad_token_id", pad),
         ("tokenizer.ggml.fim_rep_token_id", rep),
         ("tokenizer.ggml.fim_sep_token_id", sep),

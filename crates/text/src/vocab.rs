@@ -66,6 +66,10 @@ pub struct VocabSource<'a> {
     pub eom: Option<u32>,
     /// `tokenizer.ggml.unknown_token_id`.
     pub unknown: Option<u32>,
+    /// `tokenizer.ggml.cls_token_id`.
+    pub cls: Option<u32>,
+    /// `tokenizer.ggml.seperator_token_id`, spelt so.
+    pub separator: Option<u32>,
     /// Ids of the padding, repository and file marks of fill-in-the-middle.
     pub fim_ends: [Option<u32>; 3],
     /// `tokenizer.ggml.add_bos_token`.
@@ -74,6 +78,14 @@ pub struct VocabSource<'a> {
     pub add_eos: Option<bool>,
     /// `tokenizer.ggml.add_space_prefix`.
     pub add_space: Option<bool>,
+    /// `tokenizer.ggml.remove_extra_whitespaces`.
+    pub merge_spaces: Option<bool>,
+    /// `tokenizer.ggml.normalizer.lowercase`.
+    pub lowercase: Option<bool>,
+    /// `tokenizer.ggml.normalizer.strip_accents`.
+    pub strip_accents: Option<bool>,
+    /// `tokenizer.ggml.precompiled_charsmap`: replacements of characters, see SentencePiece.
+    pub charsmap: Option<Vec<u8>>,
 }
 
 impl<'a> VocabSource<'a> {
@@ -110,12 +122,31 @@ impl<'a> VocabSource<'a> {
             eot: id("eot")?,
             eom: id("eom")?,
             unknown: id("unknown")?,
+            cls: id("cls")?,
+            separator: id("seperator")?,
             fim_ends: [id("fim_pad")?, id("fim_rep")?, id("fim_sep")?],
             add_bos: flag("add_bos_token")?,
             add_eos: flag("add_eos_token")?,
             add_space: flag("add_space_prefix")?,
+            merge_spaces: flag("remove_extra_whitespaces")?,
+            lowercase: flag("normalizer.lowercase")?,
+            strip_accents: flag("normalizer.strip_accents")?,
+            charsmap: if kind == ModelKind::Ugm { charsmap(metadata)? } else { None },
         })
     }
+}
+
+/// The table of replacements: bytes, stored with or without a sign.
+fn charsmap(metadata: &Metadata) -> Result<Option<Vec<u8>>, TokenizerError> {
+    let key = "tokenizer.ggml.precompiled_charsmap";
+    let Some(numbers) = metadata.i32s(key)? else { return Ok(None) };
+    let byte = |number: i32| match number {
+        -128..=-1 => Some(number.to_le_bytes()[0]),
+        _ => u8::try_from(number).ok(),
+    };
+    let bytes: Option<Vec<u8>> = numbers.into_iter().map(byte).collect();
+    let invalid = || TokenizerError::Invalid { key, problem: "not all entries are bytes".to_owned() };
+    bytes.ok_or_else(invalid).map(Some)
 }
 
 /// A kind of tokenizer.
@@ -125,6 +156,10 @@ pub(crate) enum ModelKind {
     Bpe,
     /// SentencePiece's BPE.
     Spm,
+    /// WordPiece.
+    Wpm,
+    /// SentencePiece's unigram model.
+    Ugm,
 }
 
 /// What a kind of tokenizer assumes where the file is silent.
@@ -139,13 +174,14 @@ pub(crate) struct Defaults {
     pub(crate) add_space: bool,
 }
 
+/// Nothing assumed.
+const SILENT: Defaults =
+    Defaults { bos: None, eos: None, unknown: None, add_bos: None, add_eos: false, add_space: false };
+
 /// Every value of `tokenizer.ggml.model` that is supported.
 const MODELS: &[(&str, ModelKind, Defaults)] = &[
-    (
-        "gpt2",
-        ModelKind::Bpe,
-        Defaults { bos: None, eos: None, unknown: None, add_bos: None, add_eos: false, add_space: false },
-    ),
+    ("gpt2", ModelKind::Bpe, SILENT),
+    ("gemma4", ModelKind::Bpe, SILENT),
     (
         "llama",
         ModelKind::Spm,
@@ -154,9 +190,26 @@ const MODELS: &[(&str, ModelKind, Defaults)] = &[
             eos: Some(2),
             unknown: Some(0),
             add_bos: Some(true),
-            add_eos: false,
             add_space: true,
+            ..SILENT
         },
+    ),
+    (
+        "bert",
+        ModelKind::Wpm,
+        Defaults {
+            bos: Some(101),
+            eos: Some(102),
+            unknown: Some(100),
+            add_bos: Some(true),
+            add_eos: true,
+            ..SILENT
+        },
+    ),
+    (
+        "t5",
+        ModelKind::Ugm,
+        Defaults { eos: Some(1), unknown: Some(2), add_bos: Some(false), add_eos: true, ..SILENT },
     ),
 ];
 

@@ -1,24 +1,74 @@
-//! Every family's pieces against an independent regular-expression engine (`tests/oracle/splits.py`).
+//! Every family's pieces against an independent regular-expression engine (`tests/oracle/hostile.py`).
+
+mod common;
 
 use minfer_text::PreTokenizer;
-use serde_json::Value;
 
 #[test]
 fn pieces_are_those_of_the_regular_expressions() {
-    let cases: Vec<(String, Value)> = serde_json::from_str(include_str!("data/splits.json")).unwrap();
-    assert!(cases.len() > 1500);
-    let mut compared = 0;
-    for (text, families) in &cases {
-        for (name, lengths) in families.as_object().unwrap() {
+    let texts = common::hostile_texts();
+    assert!(texts.len() > 3600);
+    let mut families = Vec::new();
+    for line in include_str!("data/hostile-splits.txt").lines() {
+        let (name, hashes) = line.split_once(' ').unwrap();
+        let family = PreTokenizer::by_name(name).unwrap();
+        families.push(family);
+        let rows = texts.iter().map(|text| {
             let mut pieces = Vec::new();
-            PreTokenizer::by_name(name).unwrap().split(text, &mut |piece| pieces.push(piece));
-            let found: Vec<u64> = pieces.iter().map(|piece| piece.chars().count() as u64).collect();
-            let expected: Vec<u64> =
-                lengths.as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
-            assert_eq!(found, expected, "{name}: {text:?} became {pieces:?}");
+            family.split(text, &mut |piece| pieces.push(piece));
             assert_eq!(pieces.concat(), *text);
-            compared += 1;
+            assert!(pieces.iter().all(|piece| !piece.is_empty()));
+            pieces.iter().map(|piece| u32::try_from(piece.chars().count()).unwrap()).collect()
+        });
+        common::assert_blocks(name, &rows.collect::<Vec<_>>(), hashes);
+    }
+    for names in PreTokenizer::known_names() {
+        let family = PreTokenizer::by_name(names[0]).unwrap();
+        assert!(families.contains(&family), "nothing checks {names:?}");
+    }
+}
+
+#[test]
+fn long_runs_take_linear_time() {
+    let units = [
+        "Z",
+        "z",
+        "Zz",
+        " ",
+        "\n",
+        " \n",
+        "\t",
+        "漢",
+        "ก",
+        "0",
+        "٣",
+        "1a",
+        "'s",
+        "\u{301}",
+        "A\u{301}",
+        "ʰA",
+        "<",
+        "/",
+        "a ",
+        "<sentinel:",
+        "IMGIMG",
+        "e\u{301} ",
+        "\u{0}",
+        "🙂",
+        "。",
+        "ABCa",
+        "½",
+    ];
+    for names in PreTokenizer::known_names() {
+        let family = PreTokenizer::by_name(names[0]).unwrap();
+        for unit in units {
+            // With something else at the end, so that what looks ahead looks in vain.
+            let text = unit.repeat(131_072 / unit.chars().count()) + "x";
+            let begin = std::time::Instant::now();
+            let mut length = 0;
+            family.split(&text, &mut |piece| length += piece.len());
+            assert_eq!(length, text.len());
+            assert!(begin.elapsed().as_secs() < 5, "{names:?} {unit:?} took {:?}", begin.elapsed());
         }
     }
-    assert_eq!(compared, 5 * cases.len());
 }
