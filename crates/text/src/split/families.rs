@@ -1,5 +1,6 @@
 //! The expressions of the families, as tables.
 
+use super::PreTokenizer;
 use super::alternatives::{Alt, LINE_ENDS, enclosed, prefixed, run, run_of, starts_with};
 use super::digits;
 use super::ranges;
@@ -17,6 +18,49 @@ pub(super) enum Pass {
     Cuts(for<'t> fn(&'t str, &mut dyn FnMut(&'t str))),
 }
 
+/// What a family cuts with.
+pub(super) fn passes(family: PreTokenizer) -> &'static [Pass] {
+    match family {
+        PreTokenizer::Gpt2 => &[GPT2],
+        PreTokenizer::SmolLm => &[EACH_NUMBER, GPT2],
+        PreTokenizer::Qwen2 => &[QWEN2],
+        PreTokenizer::Qwen35 => &[QWEN35],
+        PreTokenizer::Llama3 => &[LLAMA3],
+        PreTokenizer::MiniCpm5 => &[THREE_NUMBERS, LLAMA_ALL_NUMBERS],
+        PreTokenizer::Jais2 => &[JAIS2],
+        PreTokenizer::Ufakzeka => &[UFAKZEKA],
+        PreTokenizer::SeedCoder => &[SEED_CODER],
+        PreTokenizer::Laguna => &[LINES, QWEN2],
+        PreTokenizer::ExaoneMoe => &[EXAONE_MOE],
+        PreTokenizer::Gpt4o => &[GPT4O],
+        PreTokenizer::Tekken => &[TEKKEN],
+        PreTokenizer::TinyAya => &[TINY_AYA_NUMBERS, GPT4O],
+        PreTokenizer::Youtu => &[YOUTU_EAST, YOUTU],
+        PreTokenizer::KimiK2 => &[KIMI_K2],
+        PreTokenizer::DeepSeekLlm => {
+            &[EACH_LINE_END, DEEPSEEK_LETTERS, DEEPSEEK_PUNCTUATION, LAST_SPACES, DEEPSEEK_EAST, ALL_NUMBERS]
+        }
+        PreTokenizer::DeepSeekCoder => {
+            &[EACH_LINE_END, SPACED_LETTERS, SPACED_PUNCTUATION, DEEPSEEK_EAST, EACH_NUMBER]
+        }
+        PreTokenizer::DeepSeek3 => &[THREE_NUMBERS, CHINESE_AND_KANA, DEEPSEEK3],
+        PreTokenizer::Spark => &[THREE_NUMBERS, CHINESE_AND_KANA, SPARK, EACH_NUMBER],
+        PreTokenizer::Afmoe => &[AFMOE_NUMBERS, AFMOE_ASIAN, DEEPSEEK3],
+        PreTokenizer::Falcon => &[PUNCTUATION_AND_GRAVE_RUNS, GPT2, DIGIT_TRIPLES],
+        PreTokenizer::Bloom => &[BLOOM],
+        PreTokenizer::Viking => &[BLOOM, EACH_NUMBER],
+        PreTokenizer::SuperBpe => &[ALL_NUMBERS, SUPERBPE_NUMBERS],
+        PreTokenizer::Chameleon => {
+            const {
+                let [sentinels, images, indentation, numbers, punctuation] = CHAMELEON;
+                &[sentinels, images, indentation, numbers, punctuation, GPT2]
+            }
+        }
+        PreTokenizer::Lines => &[LINES],
+        PreTokenizer::Default => &[PUNCTUATION_RUNS, GPT2, ALL_NUMBERS, DIGIT_TRIPLES],
+    }
+}
+
 const SPACE_SET: Set = Set::Of(SPACE);
 const BLANK_SET: Set = Set::Of(BLANK);
 const LETTERS: Set = Set::Of(LETTER);
@@ -30,14 +74,14 @@ const LINE_ENDS_AND_SLASH: Set = Set::Of(LINE_END | SLASH);
 const ANY_CASE: Alt = Alt::Contraction { any_case: true };
 
 /// `\p{N}`, each alone
-pub(super) const EACH_NUMBER: Pass = Pass::Matches(&[run_of(NUMBERS, 1)]);
+const EACH_NUMBER: Pass = Pass::Matches(&[run_of(NUMBERS, 1)]);
 /// `\p{N}{1,3}`
-pub(super) const THREE_NUMBERS: Pass = Pass::Matches(&[run_of(NUMBERS, 3)]);
+const THREE_NUMBERS: Pass = Pass::Matches(&[run_of(NUMBERS, 3)]);
 /// `\p{N}+`
-pub(super) const ALL_NUMBERS: Pass = Pass::Matches(&[run(NUMBERS)]);
+const ALL_NUMBERS: Pass = Pass::Matches(&[run(NUMBERS)]);
 
 /// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-pub(super) const GPT2: Pass = Pass::Matches(&[
+const GPT2: Pass = Pass::Matches(&[
     Alt::Contraction { any_case: false },
     prefixed(BLANK_SET, LETTERS),
     prefixed(BLANK_SET, NUMBERS),
@@ -58,30 +102,30 @@ const fn llama(numbers: usize) -> [Alt; 7] {
         Alt::Spaces,
     ]
 }
-pub(super) const LLAMA3: Pass = Pass::Matches(&llama(3));
-pub(super) const QWEN2: Pass = Pass::Matches(&llama(1));
-pub(super) const LLAMA_ALL_NUMBERS: Pass = Pass::Matches(&llama(usize::MAX));
+const LLAMA3: Pass = Pass::Matches(&llama(3));
+const QWEN2: Pass = Pass::Matches(&llama(1));
+const LLAMA_ALL_NUMBERS: Pass = Pass::Matches(&llama(usize::MAX));
 
 /// [`QWEN2`] without contractions
-pub(super) const UFAKZEKA: Pass = Pass::Matches(&{
+const UFAKZEKA: Pass = Pass::Matches(&{
     let [_, words, numbers, others, lines, before_space, spaces] = llama(1);
     [words, numbers, others, lines, before_space, spaces]
 });
 
 /// [`QWEN2`], but line ends do not belong to the punctuation before them
-pub(super) const SEED_CODER: Pass = Pass::Matches(&{
+const SEED_CODER: Pass = Pass::Matches(&{
     let [contraction, words, numbers, _, lines, before_space, spaces] = llama(1);
     [contraction, words, numbers, prefixed(BLANK_SET, OTHERS), lines, before_space, spaces]
 });
 
 /// [`LLAMA3`], but white space falls into steps of fixed lengths
-pub(super) const JAIS2: Pass = Pass::Matches(&{
+const JAIS2: Pass = Pass::Matches(&{
     let [contraction, words, numbers, others, lines, _, _] = llama(3);
     [contraction, words, numbers, others, lines, Alt::By(space_steps)]
 });
 
 /// `...|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|...`
-pub(super) const QWEN35: Pass = Pass::Matches(&[
+const QWEN35: Pass = Pass::Matches(&[
     ANY_CASE,
     prefixed(BEFORE_WORD, Set::Of(LETTER | MARK)),
     run_of(NUMBERS, 1),
@@ -92,7 +136,7 @@ pub(super) const QWEN35: Pass = Pass::Matches(&[
 ]);
 
 /// `...|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|...`
-pub(super) const EXAONE_MOE: Pass = Pass::Matches(&[
+const EXAONE_MOE: Pass = Pass::Matches(&[
     ANY_CASE,
     Alt::By(phrase),
     run_of(NUMBERS, 1),
@@ -125,12 +169,12 @@ const fn cased(contraction: bool, numbers: usize, without: u16, after: Set) -> [
         Alt::Spaces,
     ]
 }
-pub(super) const GPT4O: Pass = Pass::Matches(&cased(true, 3, 0, LINE_ENDS_AND_SLASH));
-pub(super) const TEKKEN: Pass = Pass::Matches(&cased(false, 1, 0, LINE_ENDS_AND_SLASH));
-pub(super) const YOUTU: Pass = Pass::Matches(&cased(true, 1, 0, LINE_ENDS_AND_SLASH));
+const GPT4O: Pass = Pass::Matches(&cased(true, 3, 0, LINE_ENDS_AND_SLASH));
+const TEKKEN: Pass = Pass::Matches(&cased(false, 1, 0, LINE_ENDS_AND_SLASH));
+const YOUTU: Pass = Pass::Matches(&cased(true, 1, 0, LINE_ENDS_AND_SLASH));
 
 /// `\p{Han}+`, then [`GPT4O`] with words that have nothing Han in them
-pub(super) const KIMI_K2: Pass = Pass::Matches(&{
+const KIMI_K2: Pass = Pass::Matches(&{
     let [words, numbers, others, lines, before_space, spaces] = cased(true, 3, HAN_CHARACTER, LINE_ENDS);
     [run(Set::By(is_han)), words, numbers, others, lines, before_space, spaces]
 });
@@ -141,7 +185,7 @@ const MARKED_WORD: Alt =
 const PUNCTUATION_AND_SYMBOLS: Set = Set::Of(PUNCTUATION | SYMBOL);
 
 /// `[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-pub(super) const DEEPSEEK3: Pass = Pass::Matches(&[
+const DEEPSEEK3: Pass = Pass::Matches(&[
     ASCII_WORD,
     MARKED_WORD,
     enclosed(BLANK_SET, PUNCTUATION_AND_SYMBOLS, LINE_ENDS),
@@ -151,7 +195,7 @@ pub(super) const DEEPSEEK3: Pass = Pass::Matches(&[
 ]);
 
 /// [`DEEPSEEK3`] with every line end alone
-pub(super) const SPARK: Pass = Pass::Matches(&[
+const SPARK: Pass = Pass::Matches(&[
     ASCII_WORD,
     MARKED_WORD,
     prefixed(BLANK_SET, PUNCTUATION_AND_SYMBOLS),
@@ -161,31 +205,29 @@ pub(super) const SPARK: Pass = Pass::Matches(&[
 ]);
 
 /// `[\r\n]`
-pub(super) const EACH_LINE_END: Pass = Pass::Matches(&[run_of(LINE_ENDS, 1)]);
+const EACH_LINE_END: Pass = Pass::Matches(&[run_of(LINE_ENDS, 1)]);
 /// `[^\n]+|\n+`
-pub(super) const LINES: Pass = Pass::Matches(&[run(Set::By(|c| c != '\n')), run(Set::By(|c| c == '\n'))]);
+const LINES: Pass = Pass::Matches(&[run(Set::By(|c| c != '\n')), run(Set::By(|c| c == '\n'))]);
 /// `\s?\p{L}+`
-pub(super) const SPACED_LETTERS: Pass = Pass::Matches(&[prefixed(SPACE_SET, LETTERS)]);
+const SPACED_LETTERS: Pass = Pass::Matches(&[prefixed(SPACE_SET, LETTERS)]);
 /// `\s?\p{P}+`
-pub(super) const SPACED_PUNCTUATION: Pass = Pass::Matches(&[prefixed(SPACE_SET, Set::Of(PUNCTUATION))]);
+const SPACED_PUNCTUATION: Pass = Pass::Matches(&[prefixed(SPACE_SET, Set::Of(PUNCTUATION))]);
 /// `\s?` and letters of [`ranges::DEEPSEEK_LETTERS`]
-pub(super) const DEEPSEEK_LETTERS: Pass =
+const DEEPSEEK_LETTERS: Pass =
     Pass::Matches(&[prefixed(SPACE_SET, Set::By(|c| ranges::contains(ranges::DEEPSEEK_LETTERS, c)))]);
 /// `\s?` and characters of [`ranges::DEEPSEEK_PUNCTUATION`]
-pub(super) const DEEPSEEK_PUNCTUATION: Pass =
+const DEEPSEEK_PUNCTUATION: Pass =
     Pass::Matches(&[prefixed(SPACE_SET, Set::By(|c| ranges::contains(ranges::DEEPSEEK_PUNCTUATION, c)))]);
 /// `\s+$`
-pub(super) const LAST_SPACES: Pass = Pass::Cuts(last_spaces);
+const LAST_SPACES: Pass = Pass::Cuts(last_spaces);
 /// Runs of [`ranges::DEEPSEEK_EAST`]
-pub(super) const DEEPSEEK_EAST: Pass =
-    Pass::Matches(&[run(Set::By(|c| ranges::contains(ranges::DEEPSEEK_EAST, c)))]);
+const DEEPSEEK_EAST: Pass = Pass::Matches(&[run(Set::By(|c| ranges::contains(ranges::DEEPSEEK_EAST, c)))]);
 /// Runs of [`ranges::CHINESE_AND_KANA`]
-pub(super) const CHINESE_AND_KANA: Pass = Pass::Matches(&[in_ranges_of_the_east()]);
+const CHINESE_AND_KANA: Pass = Pass::Matches(&[in_ranges_of_the_east()]);
 /// Runs of [`ranges::AFMOE_ASIAN`]
-pub(super) const AFMOE_ASIAN: Pass =
-    Pass::Matches(&[run(Set::By(|c| ranges::contains(ranges::AFMOE_ASIAN, c)))]);
+const AFMOE_ASIAN: Pass = Pass::Matches(&[run(Set::By(|c| ranges::contains(ranges::AFMOE_ASIAN, c)))]);
 /// Runs of Hangul, of eastern punctuation, of Bopomofo, of Chinese and kana
-pub(super) const YOUTU_EAST: Pass = Pass::Matches(&[
+const YOUTU_EAST: Pass = Pass::Matches(&[
     run(Set::By(|c| ranges::contains(ranges::YOUTU_HANGUL, c))),
     run(Set::By(|c| ranges::contains(ranges::YOUTU_PUNCTUATION, c))),
     run(Set::By(|c| ranges::contains(ranges::YOUTU_BOPOMOFO, c))),
@@ -197,17 +239,16 @@ const fn in_ranges_of_the_east() -> Alt {
 }
 
 /// `[\p{P}$+<=>^~|]+`
-pub(super) const PUNCTUATION_RUNS: Pass = Pass::Matches(&[run(Set::By(is_punctuation))]);
+const PUNCTUATION_RUNS: Pass = Pass::Matches(&[run(Set::By(is_punctuation))]);
 /// The same with the grave accent
-pub(super) const PUNCTUATION_AND_GRAVE_RUNS: Pass =
-    Pass::Matches(&[run(Set::By(|c| c == '`' || is_punctuation(c)))]);
+const PUNCTUATION_AND_GRAVE_RUNS: Pass = Pass::Matches(&[run(Set::By(|c| c == '`' || is_punctuation(c)))]);
 /// `[0-9][0-9][0-9]`
-pub(super) const DIGIT_TRIPLES: Pass = Pass::Matches(&[Alt::By(digit_triple)]);
+const DIGIT_TRIPLES: Pass = Pass::Matches(&[Alt::By(digit_triple)]);
 /// ` ?[^(\s|.,!?…。，、।۔،)]+`
-pub(super) const BLOOM: Pass = Pass::Matches(&[prefixed(BLANK_SET, Set::By(is_bloom_word))]);
+const BLOOM: Pass = Pass::Matches(&[prefixed(BLANK_SET, Set::By(is_bloom_word))]);
 
 /// `<sentinel:[0-9]+>`, `IMGIMG[A-I]{1,4}Z`, `[\t\n]|    |  `, `\p{N}` and punctuation, each a pass of its own
-pub(super) const CHAMELEON: [Pass; 5] = [
+const CHAMELEON: [Pass; 5] = [
     Pass::Matches(&[Alt::By(sentinel)]),
     Pass::Matches(&[Alt::By(image)]),
     Pass::Matches(&[Alt::By(indentation)]),
@@ -216,11 +257,11 @@ pub(super) const CHAMELEON: [Pass; 5] = [
 ];
 
 /// Threes from the right, before the end of a word
-pub(super) const TINY_AYA_NUMBERS: Pass = Pass::Cuts(digits::threes_before_a_word_end);
+const TINY_AYA_NUMBERS: Pass = Pass::Cuts(digits::threes_before_a_word_end);
 /// Threes from the right
-pub(super) const AFMOE_NUMBERS: Pass = Pass::Cuts(digits::threes);
+const AFMOE_NUMBERS: Pass = Pass::Cuts(digits::threes);
 /// Cuts before threes from the right
-pub(super) const SUPERBPE_NUMBERS: Pass = Pass::Cuts(digits::cuts_before_threes);
+const SUPERBPE_NUMBERS: Pass = Pass::Cuts(digits::cuts_before_threes);
 
 fn is_han(c: char) -> bool {
     !c.is_ascii() && ranges::contains(ranges::HAN, c)
@@ -248,13 +289,15 @@ fn punctuated_word(text: &str) -> Option<usize> {
 fn phrase(text: &str) -> Option<usize> {
     let first = text.chars().next()?;
     let after = &text[first.len_utf8()..];
-    if !LETTERS.contains(first) && !(BEFORE_WORD.contains(first) && starts_with(after, LETTERS)) {
+    let begins = LETTERS.contains(first) || BEFORE_WORD.contains(first) && starts_with(after, LETTERS);
+    if !begins {
         return None;
     }
     let mut length = first.len_utf8();
     while let Some(c) = text[length..].chars().next() {
         let after = &text[length + c.len_utf8()..];
-        if !Set::Of(LETTER | MARK).contains(c) && !(c == ' ' && starts_with(after, LETTERS)) {
+        let goes_on = Set::Of(LETTER | MARK).contains(c) || c == ' ' && starts_with(after, LETTERS);
+        if !goes_on {
             break;
         }
         length += c.len_utf8();

@@ -244,55 +244,7 @@ impl PreTokenizer {
 
     /// Cuts `text` into pieces and gives them to `piece` in order. No piece is empty; together they are `text`.
     pub fn split<'t>(self, text: &'t str, piece: &mut dyn FnMut(&'t str)) {
-        apply(self.passes(), text, piece);
-    }
-
-    fn passes(self) -> &'static [Pass] {
-        use families::*;
-        match self {
-            PreTokenizer::Gpt2 => &[GPT2],
-            PreTokenizer::SmolLm => &[EACH_NUMBER, GPT2],
-            PreTokenizer::Qwen2 => &[QWEN2],
-            PreTokenizer::Qwen35 => &[QWEN35],
-            PreTokenizer::Llama3 => &[LLAMA3],
-            PreTokenizer::MiniCpm5 => &[THREE_NUMBERS, LLAMA_ALL_NUMBERS],
-            PreTokenizer::Jais2 => &[JAIS2],
-            PreTokenizer::Ufakzeka => &[UFAKZEKA],
-            PreTokenizer::SeedCoder => &[SEED_CODER],
-            PreTokenizer::Laguna => &[LINES, QWEN2],
-            PreTokenizer::ExaoneMoe => &[EXAONE_MOE],
-            PreTokenizer::Gpt4o => &[GPT4O],
-            PreTokenizer::Tekken => &[TEKKEN],
-            PreTokenizer::TinyAya => &[TINY_AYA_NUMBERS, GPT4O],
-            PreTokenizer::Youtu => &[YOUTU_EAST, YOUTU],
-            PreTokenizer::KimiK2 => &[KIMI_K2],
-            PreTokenizer::DeepSeekLlm => &[
-                EACH_LINE_END,
-                DEEPSEEK_LETTERS,
-                DEEPSEEK_PUNCTUATION,
-                LAST_SPACES,
-                DEEPSEEK_EAST,
-                ALL_NUMBERS,
-            ],
-            PreTokenizer::DeepSeekCoder => {
-                &[EACH_LINE_END, SPACED_LETTERS, SPACED_PUNCTUATION, DEEPSEEK_EAST, EACH_NUMBER]
-            }
-            PreTokenizer::DeepSeek3 => &[THREE_NUMBERS, CHINESE_AND_KANA, DEEPSEEK3],
-            PreTokenizer::Spark => &[THREE_NUMBERS, CHINESE_AND_KANA, SPARK, EACH_NUMBER],
-            PreTokenizer::Afmoe => &[AFMOE_NUMBERS, AFMOE_ASIAN, DEEPSEEK3],
-            PreTokenizer::Falcon => &[PUNCTUATION_AND_GRAVE_RUNS, GPT2, DIGIT_TRIPLES],
-            PreTokenizer::Bloom => &[BLOOM],
-            PreTokenizer::Viking => &[BLOOM, EACH_NUMBER],
-            PreTokenizer::SuperBpe => &[ALL_NUMBERS, SUPERBPE_NUMBERS],
-            PreTokenizer::Chameleon => {
-                const {
-                    let [sentinels, images, indentation, numbers, punctuation] = CHAMELEON;
-                    &[sentinels, images, indentation, numbers, punctuation, GPT2]
-                }
-            }
-            PreTokenizer::Lines => &[LINES],
-            PreTokenizer::Default => &[PUNCTUATION_RUNS, GPT2, ALL_NUMBERS, DIGIT_TRIPLES],
-        }
+        apply(families::passes(self), text, piece);
     }
 }
 
