@@ -303,21 +303,16 @@ mod tests {
             };
             let source = VocabSource {
                 model: "llama",
-                pre: None,
-                name: None,
                 token_types: Some((0..tokens.len()).map(kinds).collect()),
                 scores: Some((0..tokens.len()).map(|at| at as f32).collect()),
                 tokens: &tokens,
-                merges: &[],
                 bos: Some(1),
                 eos: Some(2),
-                eot: None,
-                eom: None,
                 unknown: Some(0),
-                fim_ends: [None; 3],
                 add_bos: Some(true),
                 add_eos: Some(false),
                 add_space: Some(true),
+                ..VocabSource::default()
             };
             Tokenizer::from_source(&source).unwrap()
         })
