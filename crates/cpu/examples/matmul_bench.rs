@@ -15,15 +15,20 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const DECODE_BYTES: usize = 300 << 20;
 
-const TYPES: [TensorType; 10] = [
+const TYPES: [TensorType; 15] = [
     TensorType::Q4_0,
     TensorType::Q4_1,
     TensorType::Q5_0,
     TensorType::Q5_1,
     TensorType::Q8_0,
+    TensorType::Q2K,
+    TensorType::Q3K,
     TensorType::Q4K,
     TensorType::Q5K,
     TensorType::Q6K,
+    TensorType::Iq4Nl,
+    TensorType::Iq4Xs,
+    TensorType::Mxfp4,
     TensorType::F16,
     TensorType::F32,
 ];
