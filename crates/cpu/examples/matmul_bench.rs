@@ -72,7 +72,7 @@ fn main() -> Result<()> {
     writeln!(out, "type     pack GB/s  prefill 512   64    8 GMAC/s   decode GB/s  int16 GB/s  2 tokens")?;
     for ty in TYPES {
         let cols = cols / ty.block_len() * ty.block_len();
-        let spec = WeightSpec { name: "w".into(), ty, rows, cols };
+        let spec = WeightSpec::new("w", ty, rows, cols);
         let bytes = rows * ty.row_bytes(cols).unwrap_or_default();
         // Codes and scales of a small positive pattern.
         let data: Vec<u8> = (0..bytes).map(|i| (i * 7 % 31) as u8).collect();

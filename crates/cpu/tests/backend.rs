@@ -67,7 +67,7 @@ fn supports_what_it_can_run() {
     let backend = CpuBackend::new(CpuOptions::default());
     let product_of = |ty| {
         let mut b = GraphBuilder::new();
-        let w = b.weight(WeightSpec { name: "w".into(), ty, rows: 4, cols: 256 });
+        let w = b.weight(WeightSpec::new("w", ty, 4, 256));
         let x = b.input_value("x", Shape::new(Dim::Tokens, 256));
         let y = b.matmul("y", w, ActPrecision::Int8, x).unwrap();
         let graph = b.finish(0);

@@ -134,7 +134,7 @@ fn vectors_load_from_every_float_type_and_keep_nan() {
     let f32s = bytemuck::cast_slice(&values).to_vec();
     for (ty, data) in [(TensorType::F32, f32s), (TensorType::F16, f16s), (TensorType::Bf16, bf16s)] {
         let mut b = GraphBuilder::new();
-        let spec = WeightSpec { name: "w".into(), ty, rows: 1, cols: 4 };
+        let spec = WeightSpec::new("w", ty, 1, 4);
         let w = b.weight(spec.clone());
         let x = b.input_value("x", Shape::new(Dim::Tokens, 4));
         let y = b.add_bias("y", w, x).unwrap();
@@ -185,7 +185,7 @@ fn check_rope(style: RopeStyle, head_dim: usize, n_rot: usize, with_factors: boo
     let (rows, cols) = (70, 2 * head_dim);
     let mut b = GraphBuilder::new();
     let factors = with_factors.then(|| f32_weight(&mut b, "factors", 1, n_rot / 2));
-    let rope = Rope { style, head_dim, n_rot, base: 10000.0, freq_scale: 0.5, factors };
+    let rope = Rope { style, head_dim, n_rot, base: 10000.0, freq_scale: 0.5, factors, yarn: None, magnitude: 1.0 };
     let x = b.input_value("x", Shape::new(Dim::Tokens, cols));
     let positions = b.input("positions", InputKind::Positions, 1);
     let y = b.rope("y", rope, x, positions).unwrap();
@@ -339,9 +339,9 @@ fn overlaps_and_wrong_lengths_are_refused() {
     bench.run_to(product, at(128, 128)).unwrap();
     bench.run_to(silu, at(0, 128)).unwrap();
     let mut backend = CpuBackend::new(CpuOptions::default());
-    let short = WeightSpec { name: "s".into(), ty: TensorType::F32, rows: 2, cols: 8 };
+    let short = WeightSpec::new("s", TensorType::F32, 2, 8);
     assert!(matches!(backend.load_weight(&short, &[0; 63]), Err(BackendError::BadWeight { .. })));
-    let unknown = WeightSpec { name: "s".into(), ty: TensorType::Iq1S, rows: 1, cols: 256 };
+    let unknown = WeightSpec::new("s", TensorType::Iq1S, 1, 256);
     assert!(matches!(backend.load_weight(&unknown, &[0; 50]), Err(BackendError::BadWeight { .. })));
 }
 

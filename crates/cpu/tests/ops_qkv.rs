@@ -36,7 +36,7 @@ fn layer(fused: bool, ty: TensorType) -> Layer {
     let rows = b.input("rows", InputKind::KvRows { group: 0 }, 1);
     let extents = b.input("extents", InputKind::Extents, 3);
     let table = b.input("table", InputKind::PageTable { group: 0 }, WIDTH);
-    let mut weight = |name: &str, ty, rows, cols| b.weight(WeightSpec { name: name.into(), ty, rows, cols });
+    let mut weight = |name: &str, ty, rows, cols| b.weight(WeightSpec::new(name, ty, rows, cols));
     let (q_cols, kv_cols) = (HEADS * HEAD_DIM, KV.n_kv_head * HEAD_DIM);
     let f32 = TensorType::F32;
     let f = QkvRopeStore {

@@ -122,7 +122,19 @@ impl GraphBuilder {
         eps: f32,
         x: NodeId,
     ) -> Result<NodeId, GraphError> {
-        self.push(name, Op::RmsNorm { weight, eps }, &[x])
+        self.push(name, Op::RmsNorm { weight, eps, parts: 1 }, &[x])
+    }
+
+    /// Root-mean-square norm of each of a row's equal parts.
+    pub fn rms_norm_parts(
+        &mut self,
+        name: &str,
+        weight: WeightId,
+        eps: f32,
+        parts: usize,
+        x: NodeId,
+    ) -> Result<NodeId, GraphError> {
+        self.push(name, Op::RmsNorm { weight: Some(weight), eps, parts }, &[x])
     }
 
     /// Elementwise sum.

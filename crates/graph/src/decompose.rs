@@ -49,8 +49,11 @@ pub fn decompose(op: &Op) -> Option<Decomposition> {
             output: 1,
             store: None,
         }),
-        Op::SwiGlu => Some(Decomposition {
-            ops: vec![plain(Op::Silu, &[Outer(0)]), plain(Op::Mul, &[Inner(0), Outer(1)])],
+        Op::SwiGlu | Op::GeGlu => Some(Decomposition {
+            ops: vec![
+                plain(if *op == Op::GeGlu { Op::Gelu } else { Op::Silu }, &[Outer(0)]),
+                plain(Op::Mul, &[Inner(0), Outer(1)]),
+            ],
             output: 1,
             store: None,
         }),
@@ -78,11 +81,20 @@ pub fn decompose(op: &Op) -> Option<Decomposition> {
         | Op::Add
         | Op::Mul
         | Op::Silu
+        | Op::Gelu
+        | Op::Scale { .. }
+        | Op::SoftCap { .. }
+        | Op::PositionScale { .. }
+        | Op::ClampedGlu { .. }
         | Op::Rope(_)
         | Op::KvStore(_)
         | Op::KvLoad(_)
         | Op::Attention(_)
-        | Op::GatherRows => None,
+        | Op::GatherRows
+        | Op::TopExperts { .. }
+        | Op::ExpertShares { .. }
+        | Op::ExpertMatMul(_)
+        | Op::ExpertSum => None,
     }
 }
 

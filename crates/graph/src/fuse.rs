@@ -14,6 +14,8 @@ pub struct FusionSwitches {
     pub matmul_bias: bool,
     /// [`Fusion::SwiGlu`].
     pub swiglu: bool,
+    /// [`Fusion::GeGlu`].
+    pub geglu: bool,
     /// [`Fusion::QkvRopeStore`].
     pub qkv_rope_store: bool,
 }
@@ -21,13 +23,14 @@ pub struct FusionSwitches {
 impl FusionSwitches {
     /// Nothing is fused.
     pub const NONE: FusionSwitches =
-        FusionSwitches { matmul_bias: false, swiglu: false, qkv_rope_store: false };
+        FusionSwitches { matmul_bias: false, swiglu: false, geglu: false, qkv_rope_store: false };
 
     /// Whether a fusion is switched on.
     pub fn get(self, fusion: Fusion) -> bool {
         match fusion {
             Fusion::MatMulBias => self.matmul_bias,
             Fusion::SwiGlu => self.swiglu,
+            Fusion::GeGlu => self.geglu,
             Fusion::QkvRopeStore => self.qkv_rope_store,
         }
     }
@@ -35,7 +38,7 @@ impl FusionSwitches {
 
 impl Default for FusionSwitches {
     fn default() -> Self {
-        FusionSwitches { matmul_bias: true, swiglu: true, qkv_rope_store: true }
+        FusionSwitches { matmul_bias: true, swiglu: true, geglu: true, qkv_rope_store: true }
     }
 }
 
@@ -46,19 +49,23 @@ pub enum Fusion {
     MatMulBias,
     /// `Mul(Silu(gate), up)`, either operand order → `SwiGlu`.
     SwiGlu,
+    /// `Mul(Gelu(gate), up)`, either operand order → `GeGlu`.
+    GeGlu,
     /// Three projections of one x, RoPE on q and k, and the KV store → `QkvRopeStore`.
     QkvRopeStore,
 }
 
 impl Fusion {
     /// All of them, in the order they are applied: the projections take in their biases first.
-    pub const ALL: [Fusion; 3] = [Fusion::MatMulBias, Fusion::SwiGlu, Fusion::QkvRopeStore];
+    pub const ALL: [Fusion; 4] =
+        [Fusion::MatMulBias, Fusion::SwiGlu, Fusion::GeGlu, Fusion::QkvRopeStore];
 
     /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Fusion::MatMulBias => "MatMulBias",
             Fusion::SwiGlu => "SwiGlu",
+            Fusion::GeGlu => "GeGlu",
             Fusion::QkvRopeStore => "QkvRopeStore",
         }
     }
@@ -67,7 +74,8 @@ impl Fusion {
     fn is_anchor(self, graph: &Graph, node: &Node) -> bool {
         match self {
             Fusion::MatMulBias => matches!(node.op, Op::AddBias { .. }),
-            Fusion::SwiGlu => node.op == Op::Mul && node.src.iter().any(|&s| graph.node(s).op == Op::Silu),
+            Fusion::SwiGlu => multiplies(graph, node, Op::Silu),
+            Fusion::GeGlu => multiplies(graph, node, Op::Gelu),
             Fusion::QkvRopeStore => matches!(node.op, Op::KvStore(_)),
         }
     }
@@ -75,7 +83,8 @@ impl Fusion {
     fn decide(self, ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, FusionRefusal> {
         match self {
             Fusion::MatMulBias => decide_matmul_bias(ctx, anchor),
-            Fusion::SwiGlu => decide_swiglu(ctx, anchor),
+            Fusion::SwiGlu => decide_gated(ctx, anchor, Op::Silu, Op::SwiGlu),
+            Fusion::GeGlu => decide_gated(ctx, anchor, Op::Gelu, Op::GeGlu),
             Fusion::QkvRopeStore => decide_qkv(ctx, anchor),
         }
     }
@@ -272,19 +281,29 @@ fn decide_matmul_bias(ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, Fusio
     ctx.accept(anchor, Rewrite { place: anchor.id, op, src, shape: anchor.shape, value_of: None })
 }
 
-fn decide_swiglu(ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, FusionRefusal> {
+/// Whether a node multiplies the result of an activation.
+fn multiplies(graph: &Graph, node: &Node, activation: Op) -> bool {
+    node.op == Op::Mul && node.src.iter().any(|&s| graph.node(s).op == activation)
+}
+
+/// `Mul(activation(gate), up)` in either order becomes `fused(gate, up)`.
+fn decide_gated(
+    ctx: &Context<'_>,
+    anchor: &Node,
+    activation: Op,
+    fused: Op,
+) -> Result<Rewrite, FusionRefusal> {
     let try_order = |gate: NodeId, up: NodeId| {
-        let silu = ctx.graph.node(gate);
-        if silu.op != Op::Silu {
-            return Err(not(silu, "Silu"));
+        let inner = ctx.graph.node(gate);
+        if inner.op != activation {
+            return Err(not(inner, activation.name()));
         }
         ctx.inner(anchor, gate)?;
-        let src = vec![silu.src[0], up];
-        let rewrite = Rewrite { place: anchor.id, op: Op::SwiGlu, src, shape: anchor.shape, value_of: None };
-        ctx.accept(anchor, rewrite)
+        let src = vec![inner.src[0], up];
+        ctx.accept(anchor, Rewrite { place: anchor.id, op: fused, src, shape: anchor.shape, value_of: None })
     };
     let (a, b) = (anchor.src[0], anchor.src[1]);
-    match (ctx.graph.node(a).op == Op::Silu, ctx.graph.node(b).op == Op::Silu) {
+    match (ctx.graph.node(a).op == activation, ctx.graph.node(b).op == activation) {
         (true, true) => try_order(a, b).or_else(|_| try_order(b, a)),
         (true, false) => try_order(a, b),
         (false, _) => try_order(b, a),

@@ -24,6 +24,34 @@ pub struct WeightSpec {
     pub rows: usize,
     /// Values per row, contiguous in memory.
     pub cols: usize,
+    /// The tensor whose rows these are, if they are not all of the tensor of this name.
+    pub part: Option<TensorPart>,
+}
+
+/// Rows of a tensor that holds several weights one below the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorPart {
+    /// Name in the file.
+    pub tensor: String,
+    /// First row.
+    pub first_row: usize,
+}
+
+impl WeightSpec {
+    /// A whole tensor.
+    pub fn new(name: impl Into<String>, ty: TensorType, rows: usize, cols: usize) -> Self {
+        WeightSpec { name: name.into(), ty, rows, cols, part: None }
+    }
+
+    /// Name of the tensor in the file.
+    pub fn tensor(&self) -> &str {
+        self.part.as_ref().map_or(&self.name, |p| &p.tensor)
+    }
+
+    /// Bytes in the file, if rows are whole blocks.
+    pub fn bytes(&self) -> Option<u64> {
+        (self.ty.row_bytes(self.cols)? as u64).checked_mul(self.rows as u64)
+    }
 }
 
 /// One operation of the graph.

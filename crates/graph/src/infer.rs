@@ -1,7 +1,7 @@
 //! Shape and type rules: one row per op. A violated rule is an error that shows the shapes.
 
 use crate::graph::{Node, NodeId, WeightId, WeightSpec};
-use crate::op::{Attention, InputKind, KvShape, Op, QkvRopeStore, Rope};
+use crate::op::{Attention, ExpertMatMul, InputKind, KvShape, Op, QkvRopeStore, Rope};
 use crate::shape::{DType, Dim, Shape};
 
 /// Sources of a node under inference.
@@ -71,18 +71,37 @@ pub fn infer(
             check_vector(weights, *bias, x.cols, "bias")?;
             f32(x)
         }
-        Op::RmsNorm { weight, eps } => {
+        Op::RmsNorm { weight, eps, parts } => {
             let x = s.expect(0, "x", DType::F32)?;
+            if *parts == 0 || !x.cols.is_multiple_of(*parts) {
+                return Err(format!("{parts} parts of {x}"));
+            }
             if let Some(w) = weight {
-                check_vector(weights, *w, x.cols, "weight")?;
+                check_vector(weights, *w, x.cols / parts, "weight")?;
             }
             if !(eps.is_finite() && *eps >= 0.0) {
                 return Err(format!("eps is {eps}"));
             }
             f32(x)
         }
-        Op::Silu => f32(s.expect(0, "x", DType::F32)?),
-        Op::Add | Op::Mul | Op::SwiGlu => {
+        Op::Silu | Op::Gelu => f32(s.expect(0, "x", DType::F32)?),
+        Op::Scale { factor } => match factor.is_finite() {
+            true => f32(s.expect(0, "x", DType::F32)?),
+            false => Err(format!("factor {factor}")),
+        },
+        Op::SoftCap { cap } => match cap.is_finite() && *cap > 0.0 {
+            true => f32(s.expect(0, "x", DType::F32)?),
+            false => Err(format!("cap {cap}")),
+        },
+        Op::PositionScale { gain, interval } => {
+            let x = s.expect(0, "x", DType::F32)?;
+            s.expect_indices(1, "positions", x.rows)?;
+            if *interval == 0 || !gain.is_finite() {
+                return Err(format!("interval {interval}, gain {gain}"));
+            }
+            f32(x)
+        }
+        Op::Add | Op::Mul | Op::SwiGlu | Op::GeGlu | Op::ClampedGlu { .. } => {
             let (a, b) = (s.expect(0, "a", DType::F32)?, s.expect(1, "b", DType::F32)?);
             if a != b {
                 return Err(format!("shapes differ: {a} and {b}"));
@@ -112,8 +131,50 @@ pub fn infer(
             }
             f32(Shape::new(rows.rows, x.cols))
         }
+        Op::TopExperts { n_used } => {
+            let logits = s.expect(0, "router logits", DType::F32)?;
+            if *n_used == 0 || *n_used > logits.cols {
+                return Err(format!("{n_used} of {} experts", logits.cols));
+            }
+            Ok((Shape::new(logits.rows, *n_used), DType::I32))
+        }
+        Op::ExpertShares { over_chosen: _, scale } => {
+            let logits = s.expect(0, "router logits", DType::F32)?;
+            let experts = s.expect(1, "experts", DType::I32)?;
+            if experts.rows != logits.rows || experts.cols > logits.cols || !scale.is_finite() {
+                return Err(format!("{experts} experts of {logits} logits, scale {scale}"));
+            }
+            f32(experts)
+        }
+        Op::ExpertMatMul(m) => f32(expert_shape(&s, weights, m)?),
+        Op::ExpertSum => {
+            let (x, shares) = (s.expect(0, "x", DType::F32)?, s.expect(1, "shares", DType::F32)?);
+            if x.rows != shares.rows || shares.cols == 0 || !x.cols.is_multiple_of(shares.cols) {
+                return Err(format!("x is {x}, shares are {shares}"));
+            }
+            f32(Shape::new(x.rows, x.cols / shares.cols))
+        }
         Op::QkvRopeStore(f) => f32(qkv_shape(&s, weights, f)?),
     }
+}
+
+fn expert_shape(s: &Sources<'_>, weights: &[WeightSpec], m: &ExpertMatMul) -> Result<Shape, String> {
+    let (x, experts) = (s.expect(0, "x", DType::F32)?, s.expect(1, "experts", DType::I32)?);
+    let w = weight_at(weights, m.weight)?;
+    if m.n_expert == 0 || !w.rows.is_multiple_of(m.n_expert) {
+        return Err(format!("weight `{}` is [{}, {}], for {} experts", w.name, w.rows, w.cols, m.n_expert));
+    }
+    if x.rows != experts.rows || (x.cols != w.cols && x.cols != w.cols * experts.cols) {
+        return Err(format!("weight `{}` takes {} values, x is {x}, experts {experts}", w.name, w.cols));
+    }
+    let n_out = w.rows / m.n_expert;
+    if let Some(bias) = m.bias {
+        let b = weight_at(weights, bias)?;
+        if (b.rows, b.cols) != (m.n_expert, n_out) {
+            return Err(format!("bias `{}` is [{}, {}]", b.name, b.rows, b.cols));
+        }
+    }
+    Ok(Shape::new(x.rows, experts.cols * n_out))
 }
 
 fn weight_at(weights: &[WeightSpec], id: WeightId) -> Result<&WeightSpec, String> {
@@ -145,7 +206,7 @@ fn matmul_cols(
 }
 
 fn check_rope(weights: &[WeightSpec], rope: &Rope, cols: usize) -> Result<(), String> {
-    let Rope { head_dim, n_rot, base, freq_scale, factors, style: _ } = *rope;
+    let Rope { head_dim, n_rot, base, freq_scale, factors, yarn, magnitude, style: _ } = *rope;
     if head_dim == 0 || !cols.is_multiple_of(head_dim) {
         return Err(format!("{cols} values are no whole number of heads of {head_dim}"));
     }
@@ -154,6 +215,15 @@ fn check_rope(weights: &[WeightSpec], rope: &Rope, cols: usize) -> Result<(), St
     }
     if !(base.is_finite() && base > 0.0 && freq_scale.is_finite() && freq_scale > 0.0) {
         return Err(format!("rope base {base}, scale {freq_scale}"));
+    }
+    if !(magnitude.is_finite() && magnitude > 0.0) {
+        return Err(format!("rope magnitude {magnitude}"));
+    }
+    if let Some(y) = yarn {
+        let turns = y.beta_slow.is_finite() && y.beta_fast.is_finite() && y.beta_slow > 0.0 && y.beta_fast > 0.0;
+        if !(turns && y.n_ctx_orig > 0 && (0.0..=1.0).contains(&y.ext_factor) && base > 1.0) {
+            return Err(format!("{y:?}, rope base {base}"));
+        }
     }
     factors.map_or(Ok(()), |f| check_vector(weights, f, n_rot / 2, "rope factors"))
 }

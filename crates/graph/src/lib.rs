@@ -40,13 +40,15 @@ pub use decompose::{Decomposition, PlainOp, PlainSource, decompose, expand};
 pub use dump::{dot_plan, dump_plan, json_plan, trace_plan};
 pub use error::{BackendError, GraphError, NodeRef};
 pub use fuse::{Fusion, FusionRefusal, FusionReport, FusionSwitches, fuse};
-pub use graph::{Graph, Node, NodeId, WeightId, WeightSpec};
+pub use graph::{Graph, Node, NodeId, TensorPart, WeightId, WeightSpec};
 pub use infer::infer;
 pub use kv::{KvRegion, KvStorage};
 pub use kv_type::{KV_BLOCK, KvType, KvTypes};
 pub use lifetime::{Lifetime, Lifetimes, lifetimes};
 pub use memory::{Arena, Location, MemoryPlan, Placement, Staging, plan_memory};
-pub use op::{ActPrecision, Attention, InputKind, KvShape, Op, QkvRopeStore, Rope, RopeStyle};
+pub use op::{
+    ActPrecision, Attention, ExpertMatMul, InputKind, KvShape, Op, QkvRopeStore, Rope, RopeStyle, Yarn,
+};
 pub use plan::{Plan, PlanOptions, plan};
 pub use scheduler::{BackendScheduler, CaptureSink, Counters, SchedulerOptions, Step, TraceSink};
 pub use shape::{DType, Dim, Shape, StepDims};

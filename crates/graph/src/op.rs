@@ -47,8 +47,23 @@ pub enum RopeStyle {
     Halves,
 }
 
+/// YaRN, <https://arxiv.org/abs/2309.00071>: fast frequencies keep their angles, slow ones are
+/// interpolated by [`Rope::freq_scale`], and a ramp over the pairs blends between.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    /// Context the model was trained for before it was extended.
+    pub n_ctx_orig: usize,
+    /// Weight of the ramp: 1, or 0 for plain interpolation.
+    pub ext_factor: f32,
+    /// Turns over the original context above which a pair keeps its angle.
+    pub beta_fast: f32,
+    /// Turns below which a pair is fully interpolated.
+    pub beta_slow: f32,
+}
+
 /// Rotary position embedding, <https://arxiv.org/abs/2104.09864>:
-/// `angle(pos, i) = pos * freq_scale * base^(-2i / n_rot) / factors[i]`.
+/// `angle(pos, i) = pos * freq_scale * base^(-2i / n_rot) / factors[i]`, by YaRN's blend of it if there is
+/// one; cosine and sine are multiplied by `magnitude`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     /// Pairing.
@@ -63,6 +78,38 @@ pub struct Rope {
     pub freq_scale: f32,
     /// Per-frequency divisors, `[n_rot / 2]` f32 (Llama 3's `rope_freqs`).
     pub factors: Option<WeightId>,
+    /// Blend of interpolated and plain angles.
+    pub yarn: Option<Yarn>,
+    /// Factor on both cosine and sine (1 when absent).
+    pub magnitude: f32,
+}
+
+impl Rope {
+    /// Angle per position of pair `i`, given its divisor.
+    pub fn frequency(&self, i: usize, divisor: f32) -> f64 {
+        let plain = f64::from(self.base).powf(-2.0 * i as f64 / self.n_rot as f64) / f64::from(divisor);
+        let scale = f64::from(self.freq_scale);
+        match self.yarn {
+            None => plain * scale,
+            Some(yarn) => {
+                let keep = f64::from(yarn.ext_factor) * self.keeps(&yarn, i);
+                plain * (scale * (1.0 - keep) + keep)
+            }
+        }
+    }
+
+    /// YaRN's ramp: 1 for pairs that turn more than `beta_fast` times over the original context, 0 below
+    /// `beta_slow` turns. Its ends are whole pair indices.
+    fn keeps(&self, yarn: &Yarn, i: usize) -> f64 {
+        let n_rot = self.n_rot as f64;
+        let pair_of = |turns: f32| {
+            let wavelength = yarn.n_ctx_orig as f64 / (f64::from(turns) * std::f64::consts::TAU);
+            n_rot * wavelength.ln() / (2.0 * f64::from(self.base).ln())
+        };
+        let low = pair_of(yarn.beta_fast).floor().max(0.0);
+        let high = pair_of(yarn.beta_slow).ceil().min(n_rot - 1.0);
+        1.0 - ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0)
+    }
 }
 
 /// Grouped-query attention over a paged KV cache, causal.
@@ -125,6 +172,19 @@ pub struct QkvRopeStore {
     pub act: ActPrecision,
 }
 
+/// Products with the weights of chosen experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertMatMul {
+    /// The experts' weights, one below the other: `[n_expert * n_out, n_in]`.
+    pub weight: WeightId,
+    /// Their biases, `[n_expert, n_out]` f32.
+    pub bias: Option<WeightId>,
+    /// Number of experts.
+    pub n_expert: usize,
+    /// Activation precision for quantised weights.
+    pub act: ActPrecision,
+}
+
 /// One operation. Source order is part of the contract and stated on each variant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
@@ -149,12 +209,14 @@ pub enum Op {
         /// Bias `[cols]` f32.
         bias: WeightId,
     },
-    /// `x / sqrt(mean(x^2) + eps) * weight`. Sources: `[x]`.
+    /// `x / sqrt(mean(x^2) + eps) * weight`, on each of the row's equal parts by itself. Sources: `[x]`.
     RmsNorm {
-        /// Weight `[cols]` f32; absent means a factor of one.
+        /// Weight `[cols / parts]` f32, the same for all parts; absent means a factor of one.
         weight: Option<WeightId>,
         /// Added to the mean square.
         eps: f32,
+        /// Parts per row: 1, or the heads of a query or key.
+        parts: usize,
     },
     /// `a + b`. Sources: `[a, b]`.
     Add,
@@ -162,8 +224,39 @@ pub enum Op {
     Mul,
     /// `x / (1 + exp(-x))`. Sources: `[x]`.
     Silu,
+    /// `x / (1 + exp(-2u))`, `u = sqrt(2 / pi) (x + 0.044715 x^3)`: GELU in its tanh form,
+    /// <https://arxiv.org/abs/1606.08415>. Sources: `[x]`.
+    Gelu,
+    /// `x * factor`. Sources: `[x]`.
+    Scale {
+        /// The factor.
+        factor: f32,
+    },
+    /// `cap * tanh(x / cap)`. Sources: `[x]`.
+    SoftCap {
+        /// Bound on the result.
+        cap: f32,
+    },
+    /// `x * (1 + gain * ln(1 + floor(position / interval)))`, per row: the attention temperature of long
+    /// positions. Sources: `[x, positions]`.
+    PositionScale {
+        /// Growth per unit of the logarithm.
+        gain: f32,
+        /// Positions per step.
+        interval: usize,
+    },
     /// `silu(gate) * up`, the fused form of `Mul(Silu(gate), up)`. Sources: `[gate, up]`.
     SwiGlu,
+    /// `gelu(gate) * up`, the fused form of `Mul(Gelu(gate), up)`. Sources: `[gate, up]`.
+    GeGlu,
+    /// `g / (1 + exp(-alpha g)) * (u + 1)` with `g = min(gate, limit)` and `u = up` clamped to `±limit`.
+    /// Sources: `[gate, up]`.
+    ClampedGlu {
+        /// Steepness of the sigmoid.
+        alpha: f32,
+        /// Bound.
+        limit: f32,
+    },
     /// Rotates each head by its row's position. Sources: `[x, positions]`.
     Rope(Rope),
     /// Writes rows of k and v to the layer's KV region. Sources: `[k, v, kv_rows]`.
@@ -174,6 +267,26 @@ pub enum Op {
     Attention(Attention),
     /// Rows of `x` picked by index. Sources: `[x, rows]`.
     GatherRows,
+    /// Indices of each row's largest values, best first, the lower index among equals:
+    /// `[rows, n_used]` i32. A NaN counts as larger than any number. Sources: `[router logits]`.
+    TopExperts {
+        /// Experts per token.
+        n_used: usize,
+    },
+    /// Shares of the chosen experts, `[rows, n_used]`: a softmax of the router's logits over all experts, or over the
+    /// chosen alone, times `scale`. Sources: `[router logits, experts]`.
+    ExpertShares {
+        /// Whether the shares of the chosen sum up to 1.
+        over_chosen: bool,
+        /// Factor on the shares.
+        scale: f32,
+    },
+    /// A product with the weights of each row's chosen experts, `[rows, n_used * n_out]` in rank order. `x` has one part
+    /// for all of them, `[rows, n_in]`, or one for each, `[rows, n_used * n_in]`. Sources: `[x, experts]`.
+    ExpertMatMul(ExpertMatMul),
+    /// `out[t] = sum_r shares[t, r] * x[t, r]` in rank order: `[rows, n]` from `[rows, n_used * n]`.
+    /// Sources: `[x, shares]`.
+    ExpertSum,
     /// Projections, biases, rotation and KV store in one; the output is the rotated q.
     /// Sources: `[x, positions, kv_rows]`.
     QkvRopeStore(QkvRopeStore),
@@ -191,12 +304,22 @@ impl Op {
             Op::Add => "Add",
             Op::Mul => "Mul",
             Op::Silu => "Silu",
+            Op::Gelu => "Gelu",
+            Op::Scale { .. } => "Scale",
+            Op::SoftCap { .. } => "SoftCap",
+            Op::PositionScale { .. } => "PositionScale",
             Op::SwiGlu => "SwiGlu",
+            Op::GeGlu => "GeGlu",
+            Op::ClampedGlu { .. } => "ClampedGlu",
             Op::Rope(_) => "Rope",
             Op::KvStore(_) => "KvStore",
             Op::KvLoad(_) => "KvLoad",
             Op::Attention(_) => "Attention",
             Op::GatherRows => "GatherRows",
+            Op::TopExperts { .. } => "TopExperts",
+            Op::ExpertShares { .. } => "ExpertShares",
+            Op::ExpertMatMul(_) => "ExpertMatMul",
+            Op::ExpertSum => "ExpertSum",
             Op::QkvRopeStore(_) => "QkvRopeStore",
         }
     }
@@ -210,8 +333,22 @@ impl Op {
             | Op::AddBias { .. }
             | Op::RmsNorm { .. }
             | Op::Silu
+            | Op::Gelu
+            | Op::Scale { .. }
+            | Op::SoftCap { .. }
+            | Op::TopExperts { .. }
             | Op::KvLoad(_) => 1,
-            Op::Add | Op::Mul | Op::SwiGlu | Op::Rope(_) | Op::GatherRows => 2,
+            Op::Add
+            | Op::Mul
+            | Op::PositionScale { .. }
+            | Op::SwiGlu
+            | Op::GeGlu
+            | Op::ClampedGlu { .. }
+            | Op::Rope(_)
+            | Op::GatherRows
+            | Op::ExpertShares { .. }
+            | Op::ExpertMatMul(_)
+            | Op::ExpertSum => 2,
             Op::KvStore(_) | Op::QkvRopeStore(_) => 3,
             Op::Attention(_) => 4,
         }
@@ -221,8 +358,15 @@ impl Op {
     /// element `i` of the output depends on no other element of that source that is read later.
     pub const fn in_place_sources(&self) -> &'static [usize] {
         match self {
-            Op::AddBias { .. } | Op::RmsNorm { .. } | Op::Silu | Op::Rope(_) => &[0],
-            Op::Add | Op::Mul | Op::SwiGlu => &[0, 1],
+            Op::AddBias { .. }
+            | Op::RmsNorm { .. }
+            | Op::Silu
+            | Op::Gelu
+            | Op::Scale { .. }
+            | Op::SoftCap { .. }
+            | Op::PositionScale { .. }
+            | Op::Rope(_) => &[0],
+            Op::Add | Op::Mul | Op::SwiGlu | Op::GeGlu | Op::ClampedGlu { .. } => &[0, 1],
             Op::Input(_)
             | Op::Embed { .. }
             | Op::MatMul { .. }
@@ -230,6 +374,10 @@ impl Op {
             | Op::KvLoad(_)
             | Op::Attention(_)
             | Op::GatherRows
+            | Op::TopExperts { .. }
+            | Op::ExpertShares { .. }
+            | Op::ExpertMatMul(_)
+            | Op::ExpertSum
             | Op::QkvRopeStore(_) => &[],
         }
     }
@@ -250,9 +398,19 @@ impl Op {
             | Op::Add
             | Op::Mul
             | Op::Silu
+            | Op::Gelu
+            | Op::Scale { .. }
+            | Op::SoftCap { .. }
+            | Op::PositionScale { .. }
             | Op::SwiGlu
+            | Op::GeGlu
+            | Op::ClampedGlu { .. }
             | Op::Rope(_)
-            | Op::GatherRows => None,
+            | Op::GatherRows
+            | Op::TopExperts { .. }
+            | Op::ExpertShares { .. }
+            | Op::ExpertMatMul(_)
+            | Op::ExpertSum => None,
         }
     }
 
@@ -276,14 +434,24 @@ impl Op {
             Op::Rope(rope) => [rope.factors, None, None, None, None, None, None],
             Op::Attention(a) => [a.sinks, None, None, None, None, None, None],
             Op::QkvRopeStore(f) => [Some(f.wq), Some(f.wk), Some(f.wv), f.bq, f.bk, f.bv, f.rope.factors],
+            Op::ExpertMatMul(m) => [Some(m.weight), m.bias, None, None, None, None, None],
             Op::Input(_)
             | Op::Add
             | Op::Mul
             | Op::Silu
+            | Op::Gelu
+            | Op::Scale { .. }
+            | Op::SoftCap { .. }
+            | Op::PositionScale { .. }
             | Op::SwiGlu
+            | Op::GeGlu
+            | Op::ClampedGlu { .. }
             | Op::KvStore(_)
             | Op::KvLoad(_)
-            | Op::GatherRows => [None; 7],
+            | Op::GatherRows
+            | Op::TopExperts { .. }
+            | Op::ExpertShares { .. }
+            | Op::ExpertSum => [None; 7],
         };
         list.into_iter().flatten()
     }

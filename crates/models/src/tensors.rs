@@ -56,7 +56,7 @@ impl<'a> Tensors<'a> {
             return fail(format!("type {} is not supported", info.ty.name()));
         }
         self.read.borrow_mut().insert(name.to_string());
-        Ok(WeightSpec { name: name.to_string(), ty: info.ty, rows, cols })
+        Ok(WeightSpec::new(name, info.ty, rows, cols))
     }
 
     /// A vector of `len` floats.

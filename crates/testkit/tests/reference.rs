@@ -64,7 +64,7 @@ fn pages_are_copied() {
 fn bad_calls_are_errors() {
     let mut g = GraphBuilder::new();
     let x = g.input_value("x", Shape::new(Dim::Tokens, 4));
-    let w = g.weight(WeightSpec { name: "w".into(), ty: minfer_gguf::TensorType::F32, rows: 4, cols: 4 });
+    let w = g.weight(WeightSpec::new("w", minfer_gguf::TensorType::F32, 4, 4));
     let y = g.matmul("y", w, ActPrecision::Int8, x).unwrap();
     let z = g.silu("z", y).unwrap();
     g.output(z);
@@ -108,7 +108,7 @@ fn model(spec: TinySpec) -> Model {
     let mut weights = HashMap::new();
     for t in &file.tensors {
         let (rows, cols) = (t.rows() as usize, t.row_len() as usize);
-        ids.insert(t.name.clone(), g.weight(WeightSpec { name: t.name.clone(), ty: t.ty, rows, cols }));
+        ids.insert(t.name.clone(), g.weight(WeightSpec::new(t.name.clone(), t.ty, rows, cols)));
         let start = t.offset as usize;
         weights.insert(t.name.clone(), bytes[start..start + t.bytes as usize].to_vec());
     }

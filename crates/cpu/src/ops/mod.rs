@@ -105,7 +105,7 @@ pub fn kernel(op: &Op) -> Box<dyn Kernel> {
         Op::Embed { weight } => Box::new(rows::Embed { weight }),
         Op::MatMul { weight, bias, act } => Box::new(matmul::MatMul { weight, bias, act }),
         Op::AddBias { bias } => Box::new(elementwise::AddBias { bias }),
-        Op::RmsNorm { weight, eps } => Box::new(norm::RmsNorm { weight, eps }),
+        Op::RmsNorm { weight, eps, parts } => Box::new(norm::RmsNorm { weight, eps, parts }),
         Op::Add => Box::new(Elementwise(elementwise::Add)),
         Op::Mul => Box::new(Elementwise(elementwise::Mul)),
         Op::SwiGlu => Box::new(Elementwise(elementwise::SwiGlu)),

@@ -8,12 +8,14 @@ use crate::dispatch;
 use crate::simd::{Simd, sum_squares};
 use minfer_graph::{BackendError, Graph, Unsupported, WeightId};
 
-/// `x / sqrt(mean(x^2) + eps) * weight` on each row.
+/// `x / sqrt(mean(x^2) + eps) * weight` on each part of each row.
 pub struct RmsNorm {
     /// The weight; a factor of one if absent.
     pub weight: Option<WeightId>,
     /// Added to the mean square.
     pub eps: f32,
+    /// Parts of a row that are normalised by themselves.
+    pub parts: usize,
 }
 
 /// `x * factor`.
@@ -53,7 +55,7 @@ impl Kernel for RmsNorm {
 
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
         let weight = self.weight.map(|w| ctx.weights.vector(ctx.call.graph, w)).transpose()?;
-        let cols = ctx.call.node.shape.cols;
+        let cols = ctx.call.node.shape.cols / self.parts.max(1);
         let in_place = ctx.in_place(0);
         let ([x], [out]) = ctx.buffers.access([ctx.beside(0)?], [ctx.output()?])?;
         let x: &[f32] = typed(x)?;

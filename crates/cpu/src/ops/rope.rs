@@ -13,9 +13,8 @@ const MAX_TABLES: usize = 4;
 /// What a table depends on.
 #[derive(Clone, Debug, PartialEq)]
 struct Key {
-    n_rot: usize,
-    base: u32,
-    freq_scale: u32,
+    /// Without its factors, which have a name in one model only.
+    rope: Rope,
     factors: Option<Vec<u32>>,
     positions: Vec<i32>,
 }
@@ -38,9 +37,7 @@ impl RopeCache {
     /// The table of a batch's positions.
     pub fn table(&mut self, rope: &Rope, factors: Option<&[f32]>, positions: &[i32]) -> &RopeTable {
         let fits = |k: &Key| {
-            k.n_rot == rope.n_rot
-                && k.base == rope.base.to_bits()
-                && k.freq_scale == rope.freq_scale.to_bits()
+            k.rope == Rope { factors: None, ..*rope }
                 && k.positions == positions
                 && match (&k.factors, factors) {
                     (None, None) => true,
@@ -65,25 +62,20 @@ impl RopeCache {
 impl RopeTable {
     fn new(rope: &Rope, factors: Option<&[f32]>, positions: &[i32]) -> RopeTable {
         let half = rope.n_rot / 2;
-        let frequency = |i: usize| {
-            let exponent = -2.0 * i as f64 / rope.n_rot as f64;
-            let scaled = f64::from(rope.freq_scale) * f64::from(rope.base).powf(exponent);
-            scaled / factors.map_or(1.0, |f| f64::from(f[i]))
-        };
+        let frequency = |i: usize| rope.frequency(i, factors.map_or(1.0, |f| f[i]));
+        let magnitude = f64::from(rope.magnitude);
         let frequencies: Vec<f64> = (0..half).map(frequency).collect();
         let mut cos = Vec::with_capacity(positions.len() * half);
         let mut sin = Vec::with_capacity(positions.len() * half);
         for &position in positions {
             for f in &frequencies {
                 let (s, c) = (f64::from(position) * f).sin_cos();
-                cos.push(c as f32);
-                sin.push(s as f32);
+                cos.push((magnitude * c) as f32);
+                sin.push((magnitude * s) as f32);
             }
         }
         let key = Key {
-            n_rot: rope.n_rot,
-            base: rope.base.to_bits(),
-            freq_scale: rope.freq_scale.to_bits(),
+            rope: Rope { factors: None, ..*rope },
             factors: factors.map(|f| f.iter().map(|f| f.to_bits()).collect()),
             positions: positions.to_vec(),
         };

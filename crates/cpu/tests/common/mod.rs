@@ -46,7 +46,7 @@ impl Rng {
 }
 
 pub fn spec(ty: TensorType, rows: usize, cols: usize) -> WeightSpec {
-    WeightSpec { name: "w".into(), ty, rows, cols }
+    WeightSpec::new("w", ty, rows, cols)
 }
 
 /// Levels of the IQ4 types.

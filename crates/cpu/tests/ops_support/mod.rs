@@ -58,7 +58,7 @@ pub fn all_options() -> Vec<CpuOptions> {
 }
 
 pub fn f32_weight(b: &mut GraphBuilder, name: &str, rows: usize, cols: usize) -> WeightId {
-    b.weight(WeightSpec { name: name.into(), ty: TensorType::F32, rows, cols })
+    b.weight(WeightSpec::new(name, TensorType::F32, rows, cols))
 }
 
 /// A backend with a buffer per node.

@@ -152,11 +152,11 @@ pub fn finite(values: &[Vec<f32>]) -> bool {
 }
 
 pub fn matrix(b: &mut GraphBuilder, name: &str, rows: usize, cols: usize) -> WeightId {
-    b.weight(WeightSpec { name: name.into(), ty: TensorType::F32, rows, cols })
+    b.weight(WeightSpec::new(name, TensorType::F32, rows, cols))
 }
 
 pub fn rope() -> Rope {
-    Rope { style: RopeStyle::Halves, head_dim: 4, n_rot: 4, base: 100.0, freq_scale: 1.0, factors: None }
+    Rope { style: RopeStyle::Halves, head_dim: 4, n_rot: 4, base: 100.0, freq_scale: 1.0, factors: None, yarn: None, magnitude: 1.0 }
 }
 
 pub fn kv_shape(layer: usize) -> KvShape {

@@ -94,7 +94,7 @@ impl CaseBuilder {
         for row in values.chunks(cols) {
             encode_row(ty, row, &mut bytes).unwrap_or_else(|e| panic!("{}: {name}: {e}", self.name));
         }
-        let spec = WeightSpec { name: format!("{}/{name}", self.name), ty, rows, cols };
+        let spec = WeightSpec::new(format!("{}/{name}", self.name), ty, rows, cols);
         self.weights.push((spec.clone(), bytes));
         self.graph.weight(spec)
     }

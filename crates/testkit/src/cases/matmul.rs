@@ -82,7 +82,7 @@ fn head(outputs: usize) -> OpCase {
     let rows = c.ints("rows", InputKind::OutputRows, 1, &[3, 0, 1][..outputs]);
     let picked = c.push("picked", Op::GatherRows, &[x, rows]);
     let norm = c.vector("norm", 96, 1.0);
-    let normed = c.push("normed", Op::RmsNorm { weight: Some(norm), eps: 1e-6 }, &[picked]);
+    let normed = c.push("normed", Op::RmsNorm { weight: Some(norm), eps: 1e-6, parts: 1 }, &[picked]);
     c.alias(normed, 0);
     let weight = c.weight("w", TensorType::Q8_0, 51, 96);
     let act = ActPrecision::Int16;

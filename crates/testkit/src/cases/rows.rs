@@ -73,7 +73,7 @@ fn norms(list: &mut Vec<OpCase>, tokens: usize, cols: usize) {
         let mut c = CaseBuilder::new(name, tokens, 0, 1);
         let x = c.rows_scaled("x", cols, 3.0);
         let weight = weighted.then(|| c.vector("w", cols, 1.0));
-        let y = c.push("y", Op::RmsNorm { weight, eps }, &[x]);
+        let y = c.push("y", Op::RmsNorm { weight, eps, parts: 1 }, &[x]);
         if let Some(source) = alias {
             c.alias(y, source);
         }
@@ -96,7 +96,7 @@ fn special_values() -> OpCase {
     let x = c.values("x", cols, &values);
     let weight = Some(c.vector("w", cols, 1.0));
     let outputs = [
-        c.push("norm", Op::RmsNorm { weight, eps: 1e-6 }, &[x]),
+        c.push("norm", Op::RmsNorm { weight, eps: 1e-6, parts: 1 }, &[x]),
         c.push("silu", Op::Silu, &[x]),
         c.push("swiglu", Op::SwiGlu, &[x, x]),
         c.push("add", Op::Add, &[x, x]),
@@ -142,7 +142,7 @@ fn ropes(list: &mut Vec<OpCase>) {
                     let x = c.rows("x", heads * head_dim);
                     let positions = c.ints("positions", InputKind::Positions, 1, positions);
                     let factors = factors.then(|| c.vector("factors", n_rot / 2, 3.0));
-                    let rope = Rope { style, head_dim, n_rot, base, freq_scale, factors };
+                    let rope = Rope { style, head_dim, n_rot, base, freq_scale, factors, yarn: None, magnitude: 1.0 };
                     let y = c.push("y", Op::Rope(rope), &[x, positions]);
                     if let Some(source) = alias {
                         c.alias(y, source);
