@@ -185,7 +185,8 @@ fn check_rope(style: RopeStyle, head_dim: usize, n_rot: usize, with_factors: boo
     let (rows, cols) = (70, 2 * head_dim);
     let mut b = GraphBuilder::new();
     let factors = with_factors.then(|| f32_weight(&mut b, "factors", 1, n_rot / 2));
-    let rope = Rope { style, head_dim, n_rot, base: 10000.0, freq_scale: 0.5, factors, yarn: None, magnitude: 1.0 };
+    let rope =
+        Rope { style, head_dim, n_rot, base: 10000.0, freq_scale: 0.5, factors, yarn: None, magnitude: 1.0 };
     let x = b.input_value("x", Shape::new(Dim::Tokens, cols));
     let positions = b.input("positions", InputKind::Positions, 1);
     let y = b.rope("y", rope, x, positions).unwrap();

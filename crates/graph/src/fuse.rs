@@ -57,8 +57,7 @@ pub enum Fusion {
 
 impl Fusion {
     /// All of them, in the order they are applied: the projections take in their biases first.
-    pub const ALL: [Fusion; 4] =
-        [Fusion::MatMulBias, Fusion::SwiGlu, Fusion::GeGlu, Fusion::QkvRopeStore];
+    pub const ALL: [Fusion; 4] = [Fusion::MatMulBias, Fusion::SwiGlu, Fusion::GeGlu, Fusion::QkvRopeStore];
 
     /// Name in reports.
     pub const fn name(self) -> &'static str {

@@ -220,7 +220,8 @@ fn check_rope(weights: &[WeightSpec], rope: &Rope, cols: usize) -> Result<(), St
         return Err(format!("rope magnitude {magnitude}"));
     }
     if let Some(y) = yarn {
-        let turns = y.beta_slow.is_finite() && y.beta_fast.is_finite() && y.beta_slow > 0.0 && y.beta_fast > 0.0;
+        let turns =
+            y.beta_slow.is_finite() && y.beta_fast.is_finite() && y.beta_slow > 0.0 && y.beta_fast > 0.0;
         if !(turns && y.n_ctx_orig > 0 && (0.0..=1.0).contains(&y.ext_factor) && base > 1.0) {
             return Err(format!("{y:?}, rope base {base}"));
         }

@@ -59,6 +59,8 @@ pub struct Yarn {
     pub beta_fast: f32,
     /// Turns below which a pair is fully interpolated.
     pub beta_slow: f32,
+    /// Whether the ramp's ends are rounded outwards to whole pairs.
+    pub whole_ends: bool,
 }
 
 /// Rotary position embedding, <https://arxiv.org/abs/2104.09864>:
@@ -99,15 +101,18 @@ impl Rope {
     }
 
     /// YaRN's ramp: 1 for pairs that turn more than `beta_fast` times over the original context, 0 below
-    /// `beta_slow` turns. Its ends are whole pair indices.
+    /// `beta_slow` turns.
     fn keeps(&self, yarn: &Yarn, i: usize) -> f64 {
         let n_rot = self.n_rot as f64;
         let pair_of = |turns: f32| {
             let wavelength = yarn.n_ctx_orig as f64 / (f64::from(turns) * std::f64::consts::TAU);
             n_rot * wavelength.ln() / (2.0 * f64::from(self.base).ln())
         };
-        let low = pair_of(yarn.beta_fast).floor().max(0.0);
-        let high = pair_of(yarn.beta_slow).ceil().min(n_rot - 1.0);
+        let (mut low, mut high) = (pair_of(yarn.beta_fast), pair_of(yarn.beta_slow));
+        if yarn.whole_ends {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        let (low, high) = (low.max(0.0), high.min(n_rot - 1.0));
         1.0 - ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0)
     }
 }
@@ -225,7 +230,8 @@ pub enum Op {
     /// `x / (1 + exp(-x))`. Sources: `[x]`.
     Silu,
     /// `x / (1 + exp(-2u))`, `u = sqrt(2 / pi) (x + 0.044715 x^3)`: GELU in its tanh form,
-    /// <https://arxiv.org/abs/1606.08415>. Sources: `[x]`.
+    /// <https://arxiv.org/abs/1606.08415>, with x and the result rounded to f16; 0 below -10, x above 10.
+    /// Sources: `[x]`.
     Gelu,
     /// `x * factor`. Sources: `[x]`.
     Scale {

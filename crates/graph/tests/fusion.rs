@@ -18,6 +18,8 @@ fn layer(bias: bool) -> Graph {
     let up = b.matmul("up", wu, ActPrecision::Int8, sum).unwrap();
     let silu = b.silu("silu", gate).unwrap();
     let act = b.mul("act", silu, up).unwrap();
+    let gelu = b.push("gelu", Op::Gelu, &[up]).unwrap();
+    let act = b.mul("act2", act, gelu).unwrap();
     let wd = matrix(&mut b, "down.w", COLS, 12);
     let down = b.matmul("down", wd, ActPrecision::Int8, act).unwrap();
     b.output(down);
@@ -38,16 +40,18 @@ fn fused_equals_plain() {
         let steps = [(0, dims(4, 0, 1)), (4, dims(1, 0, 1)), (5, dims(2, 0, 1))];
         let expected: Vec<_> =
             steps.iter().map(|&(past, step)| bits(&plain.run(past as u64, past, step).unwrap())).collect();
-        for mask in 0..8 {
+        for mask in 0..16 {
             let fuse = FusionSwitches {
                 matmul_bias: mask & 1 != 0,
                 swiglu: mask & 2 != 0,
                 qkv_rope_store: mask & 4 != 0,
+                geglu: mask & 8 != 0,
             };
             let mut rig = Rig::new(&graph, devices(vec![Box::new(chaos(CPU))]), &opts(fuse));
             let report = &rig.plan.fusions;
             assert_eq!(report.count(Fusion::MatMulBias), if bias && fuse.matmul_bias { 3 } else { 0 });
             assert_eq!(report.count(Fusion::SwiGlu), usize::from(fuse.swiglu));
+            assert_eq!(report.count(Fusion::GeGlu), usize::from(fuse.geglu));
             let qkv = fuse.qkv_rope_store && (!bias || fuse.matmul_bias);
             assert_eq!(report.count(Fusion::QkvRopeStore), usize::from(qkv), "{report}");
             for (&(past, step), expected) in steps.iter().zip(&expected) {

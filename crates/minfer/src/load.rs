@@ -70,32 +70,52 @@ pub(crate) fn load_weights(
 ) -> Result<(), Error> {
     let mut list = Vec::with_capacity(placed.len());
     for (spec, tags) in placed {
-        let info = file.gguf().tensor(&spec.name).ok_or_else(|| {
-            Error::new(ErrorKind::Internal, format!("tensor `{}` is not in the file", spec.name))
-        })?;
-        list.push((info, spec, tags));
+        list.push((place(file, spec)?, spec, tags));
     }
-    list.sort_by_key(|(info, ..)| (info.part, info.offset));
-    let total = list.iter().map(|(info, ..)| info.bytes).sum();
+    list.sort_by_key(|(place, ..)| (place.part, place.offset));
+    let total = list.iter().map(|(place, ..)| place.bytes).sum();
     let mut open: Option<(usize, Bytes)> = None;
     let mut done = 0;
     progress(LoadProgress { done, total });
-    for (info, spec, tags) in list {
-        let len = usize::try_from(info.bytes)
-            .map_err(|_| Error::new(ErrorKind::Memory, format!("tensor `{}` is too large", info.name)))?;
-        let path = file.part(info.part);
+    for (place, spec, tags) in list {
+        let len = usize::try_from(place.bytes)
+            .map_err(|_| Error::new(ErrorKind::Memory, format!("tensor `{}` is too large", spec.name)))?;
+        let path = file.part(place.part);
         let bytes = match &mut open {
-            Some((part, bytes)) if *part == info.part => bytes,
-            other => &mut other.insert((info.part, Bytes::open(path, mode)?)).1,
+            Some((part, bytes)) if *part == place.part => bytes,
+            other => &mut other.insert((place.part, Bytes::open(path, mode)?)).1,
         };
-        let data = bytes.range(info.offset, len).map_err(|e| Error::model(path, e))?;
+        let data = bytes.range(place.offset, len).map_err(|e| Error::model(path, e))?;
         for &tag in tags {
             let backend = backends.get_mut(tag)?;
             let loaded = backend.load_weight(spec, data);
             loaded.map_err(|source| minfer_graph::GraphError::Backend { backend: tag, source })?;
         }
-        done += info.bytes;
+        done += place.bytes;
         progress(LoadProgress { done, total });
     }
     Ok(())
+}
+
+/// Where a weight's bytes are.
+struct Place {
+    /// File of a split model.
+    part: usize,
+    offset: u64,
+    bytes: u64,
+}
+
+/// The bytes of all of a tensor, or of some of its rows.
+fn place(file: &ModelFile, spec: &WeightSpec) -> Result<Place, Error> {
+    let missing = |what: &str| {
+        Error::new(ErrorKind::Internal, format!("{what} of `{}` is not in the file", spec.tensor()))
+    };
+    let info = file.gguf().tensor(spec.tensor()).ok_or_else(|| missing("data"))?;
+    let first_row = spec.part.as_ref().map_or(0, |p| p.first_row as u64);
+    let bytes = spec.bytes().ok_or_else(|| missing("whole rows"))?;
+    let row = bytes / (spec.rows as u64).max(1);
+    let start = row.checked_mul(first_row);
+    let start = start.filter(|s| s.checked_add(bytes).is_some_and(|end| end <= info.bytes));
+    let offset = start.and_then(|s| s.checked_add(info.offset)).ok_or_else(|| missing("a part"))?;
+    Ok(Place { part: info.part, offset, bytes })
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
 use crate::session::{SessionOptions, stage_capacity};
 use minfer_gguf::{Array, Value};
-use minfer_graph::{Backends, PAGE, Plan, PlanOptions, plan};
+use minfer_graph::{Backends, PAGE, Plan, PlanOptions, WeightSpec, plan};
 use minfer_models::{GraphParams, ModelSpec, Stage, build_graph};
 
 /// Bytes by what they are for.
@@ -57,7 +57,7 @@ pub fn forecast(
     let graph = build_graph(&spec, &params, 0)?;
     let planned =
         plan(graph, &backends, &PlanOptions { fuse: options.fusions, ..PlanOptions::new(capacity) })?;
-    let sizes = spec.weights().into_iter().filter_map(|w| file.gguf().tensor(&w.name)).map(|t| t.bytes);
+    let sizes = spec.weights().into_iter().filter_map(WeightSpec::bytes);
     let forecast = MemoryForecast {
         weights: sizes.clone().sum(),
         kv: kv_bytes(&spec, options, max_pages),
@@ -101,7 +101,7 @@ fn kv_bytes(spec: &ModelSpec, options: &SessionOptions, max_pages: usize) -> u64
 /// Activations are quantised once per matmul input: one byte per value and two floats per 32 of them,
 /// in a work space that is reused.
 fn scratch_bytes(spec: &ModelSpec, tokens: usize) -> u64 {
-    let widest = spec.layers.iter().map(|l| l.ffn.down.weight.cols.max(spec.n_embd)).max().unwrap_or(0);
+    let widest = spec.layers.iter().map(|l| l.ffn.n_hidden().max(spec.n_embd)).max().unwrap_or(0);
     (tokens * widest * 5 / 4) as u64
 }
 

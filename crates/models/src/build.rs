@@ -1,8 +1,10 @@
 //! From a specification to a compute graph. Building is pure: equal parameters, equal graph.
 
-use crate::blocks::{StepInputs, attention, gated_ffn, linear, norm};
+use crate::blocks::{StepInputs, attention, feed_forward, linear, norm, optional_norm, scaled};
 use crate::spec::ModelSpec;
-use minfer_graph::{ActPrecision, Dim, Graph, GraphBuilder, GraphError, InputKind, Shape, StepDims};
+use minfer_graph::{
+    ActPrecision, Dim, Graph, GraphBuilder, GraphError, InputKind, Op, PAGE, Shape, StepDims,
+};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Which part of the model a graph computes.
@@ -66,36 +68,45 @@ fn body(b: &mut GraphBuilder, spec: &ModelSpec, params: &GraphParams) -> Result<
     let kv_rows = groups.clone().map(|group| b.input("kv_rows", InputKind::KvRows { group }, 1)).collect();
     let page_tables =
         groups.map(|group| b.input("page_table", InputKind::PageTable { group }, params.max_pages)).collect();
-    let inputs = StepInputs { positions, extents, kv_rows, page_tables };
+    let n_ctx = params.max_pages * PAGE;
+    let inputs = StepInputs { positions, extents, kv_rows, page_tables, n_ctx };
 
     let table = b.weight(spec.token_embd.clone());
-    let mut x = b.embed("token_embd", table, ids)?;
+    let embedded = b.embed("token_embd", table, ids)?;
+    let mut x = scaled(b, "embd_scaled", spec.embedding_scale, embedded)?;
     for (i, layer) in spec.layers.iter().enumerate() {
         let name = |part: &str| format!("blk.{i}.{part}");
-        let normed = norm(b, &layer.attn_norm, spec.norm_eps, x)?;
-        let mut mixed = attention(b, i, &layer.attention, normed, &inputs)?;
+        let eps = spec.norm_eps;
+        let normed = optional_norm(b, layer.attn_norm.as_ref(), eps, x)?;
+        let mut mixed = attention(b, i, &layer.attention, eps, normed, &inputs)?;
         // Nothing after the last attention mixes rows: only the rows somebody wants go on.
         if i + 1 == spec.layers.len() {
             mixed = b.gather_rows(&name("attn_rows"), mixed, output_rows)?;
             x = b.gather_rows(&name("residual_rows"), x, output_rows)?;
         }
         let projected = linear(b, &layer.attention.output, ActPrecision::Int8, mixed)?;
-        x = b.add(&name("attn_residual"), x, projected)?;
-        let normed = norm(b, &layer.ffn_norm, spec.norm_eps, x)?;
-        let ffn = gated_ffn(b, i, &layer.ffn, normed)?;
-        x = b.add(&name("ffn_residual"), x, ffn)?;
+        let added = optional_norm(b, layer.attn_post_norm.as_ref(), eps, projected)?;
+        let added = scaled(b, &name("attn_scaled"), spec.residual_scale, added)?;
+        x = b.add(&name("attn_residual"), x, added)?;
+        let normed = optional_norm(b, layer.ffn_norm.as_ref(), eps, x)?;
+        let ffn = feed_forward(b, i, &layer.ffn, normed)?;
+        let added = optional_norm(b, layer.ffn_post_norm.as_ref(), eps, ffn)?;
+        let added = scaled(b, &name("ffn_scaled"), spec.residual_scale, added)?;
+        x = b.add(&name("ffn_residual"), x, added)?;
     }
     norm(b, &spec.output_norm, spec.norm_eps, x)
 }
 
 fn head(b: &mut GraphBuilder, spec: &ModelSpec, hidden: usize) -> Result<usize, GraphError> {
     let weight = b.weight(spec.output.weight.clone());
-    let logits = b.matmul(node_names::LOGITS, weight, ActPrecision::Int16, hidden)?;
-    match &spec.output.bias {
+    let mut logits = b.matmul(node_names::LOGITS, weight, ActPrecision::Int16, hidden)?;
+    if let Some(bias) = &spec.output.bias {
+        let bias = b.weight(bias.clone());
+        logits = b.add_bias("output.bias", bias, logits)?;
+    }
+    logits = scaled(b, "output_scaled", spec.logit_scale, logits)?;
+    match spec.logit_softcap {
         None => Ok(logits),
-        Some(bias) => {
-            let bias = b.weight(bias.clone());
-            b.add_bias("output.bias", bias, logits)
-        }
+        Some(cap) => b.push("output_capped", Op::SoftCap { cap }, &[logits]),
     }
 }

@@ -1,7 +1,7 @@
 //! Reads an architecture's keys, remembering which were read so that `info` can list the others.
 
 use crate::error::ModelError;
-use minfer_gguf::{Gguf, Value};
+use minfer_gguf::{Array, Gguf, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -40,9 +40,17 @@ fn is_false(value: &Value) -> bool {
     matches!(value, Value::Bool(false))
 }
 
-/// Keys that change a decoder's arithmetic and that no shared block implements.
+/// Keys that change a decoder's arithmetic: refused unless neutral, or unless the architecture reads them
+/// ([`Architecture::reads`](crate::Architecture)).
 pub const REFUSED: &[RefusedKey] = &[
     RefusedKey { suffix: "expert_count", neutral: zero },
+    RefusedKey { suffix: "expert_shared_count", neutral: zero },
+    RefusedKey { suffix: "expert_shared_feed_forward_length", neutral: zero },
+    RefusedKey { suffix: "expert_weights_scale", neutral: zero_or_one },
+    RefusedKey { suffix: "expert_gating_func", neutral: softmax },
+    RefusedKey { suffix: "expert_group_count", neutral: zero_or_one },
+    RefusedKey { suffix: "interleave_moe_layer_step", neutral: zero_or_one },
+    RefusedKey { suffix: "leading_dense_block_count", neutral: zero },
     RefusedKey { suffix: "attention.sliding_window", neutral: zero },
     RefusedKey { suffix: "attention.scale", neutral: zero },
     RefusedKey { suffix: "attention.causal", neutral: is_true },
@@ -57,11 +65,18 @@ pub const REFUSED: &[RefusedKey] = &[
     RefusedKey { suffix: "residual_scale", neutral: one },
     RefusedKey { suffix: "use_parallel_residual", neutral: is_false },
     RefusedKey { suffix: "tensor_data_layout", neutral: reference_layout },
-    RefusedKey { suffix: "rope.scaling.attn_factor", neutral: one },
-    RefusedKey { suffix: "rope.scaling.yarn_log_multiplier", neutral: zero },
     RefusedKey { suffix: "rope.dimension_sections", neutral: never },
     RefusedKey { suffix: "nextn_predict_layers", neutral: zero },
 ];
+
+fn zero_or_one(value: &Value) -> bool {
+    zero(value) || one(value)
+}
+
+/// Gating function 1 is the softmax.
+fn softmax(value: &Value) -> bool {
+    matches!(value.as_integer(), Some(0 | 1))
+}
 
 fn reference_layout(value: &Value) -> bool {
     matches!(value, Value::String(s) if s == "Meta AI original pth" || s == "reference")
@@ -147,9 +162,51 @@ impl<'a> Keys<'a> {
         format!("{}.{suffix}", self.arch)
     }
 
-    /// Fails on a key of [`REFUSED`] whose value would change the result.
-    pub fn check_refused(&self) -> Result<(), ModelError> {
-        for refused in REFUSED {
+    /// A finite float that is not 0, if present; files state 0 for "none".
+    pub fn factor(&self, suffix: &str) -> Result<Option<f32>, ModelError> {
+        let key = self.full(suffix);
+        match self.gguf.metadata.f32(&key)? {
+            None | Some(0.0) => Ok(None),
+            Some(x) if x.is_finite() && x > 0.0 => Ok(Some(x)),
+            Some(x) => Err(ModelError::key(&key, format!("is {x}"))),
+        }
+    }
+
+    /// A positive integer; absent or 0 is `None`.
+    pub fn nonzero(&self, suffix: &str) -> Result<Option<usize>, ModelError> {
+        let key = self.full(suffix);
+        match self.gguf.metadata.u32(&key)? {
+            None | Some(0) => Ok(None),
+            Some(n) => usize::try_from(n).map(Some).map_err(|_| ModelError::key(&key, "too large")),
+        }
+    }
+
+    /// A truth value, if present.
+    pub fn flag(&self, suffix: &str) -> Result<Option<bool>, ModelError> {
+        let key = self.full(suffix);
+        Ok(self.gguf.metadata.bool(&key)?)
+    }
+
+    /// Which layers have a sliding window: all but the last of each `period`, or as the file lists them.
+    pub fn sliding_layers(&self, n_layer: usize, period: usize) -> Result<Vec<bool>, ModelError> {
+        let key = self.full("attention.sliding_window_pattern");
+        let period = match self.gguf.metadata.get(&key) {
+            None => period,
+            Some(Value::Array(Array::Bool(list))) if list.len() == n_layer => return Ok(list.clone()),
+            Some(Value::Array(_)) => {
+                return Err(ModelError::key(
+                    &key,
+                    format!("needs one truth value for each of {n_layer} layers"),
+                ));
+            }
+            Some(_) => self.count("attention.sliding_window_pattern")?,
+        };
+        Ok((0..n_layer).map(|i| i % period < period - 1).collect())
+    }
+
+    /// Fails on a key of [`REFUSED`] whose value would change the result, unless it is among `handled`.
+    pub fn check_refused(&self, handled: &[&str]) -> Result<(), ModelError> {
+        for refused in REFUSED.iter().filter(|r| !handled.contains(&r.suffix)) {
             let key = self.full(refused.suffix);
             match self.gguf.metadata.get(&key) {
                 Some(value) if !(refused.neutral)(value) => {

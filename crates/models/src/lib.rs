@@ -13,4 +13,7 @@ mod tensors;
 pub use arch::{Architecture, architectures, read_spec};
 pub use build::{GraphParams, Stage, build_graph, node_names};
 pub use error::{ModelError, ModelErrorKind};
-pub use spec::{AttentionSpec, FfnSpec, LayerSpec, Linear, ModelSpec, RopeSpec};
+pub use spec::{
+    Activation, AttentionSpec, ExpertsSpec, FfnSpec, GatedSpec, LayerSpec, Linear, ModelSpec, RopeFactors,
+    RopeSpec, Temperature,
+};

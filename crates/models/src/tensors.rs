@@ -3,7 +3,7 @@
 
 use crate::error::ModelError;
 use minfer_gguf::Gguf;
-use minfer_graph::WeightSpec;
+use minfer_graph::{TensorPart, WeightSpec};
 use std::cell::RefCell;
 use std::collections::HashSet;
 
@@ -44,13 +44,43 @@ impl<'a> Tensors<'a> {
         Ok((size(info.rows())?, size(info.row_len())?))
     }
 
+    /// The matrices of `n` experts, `[n * rows, cols]`.
+    pub fn experts(&self, name: &str, n: usize, rows: usize, cols: usize) -> Result<WeightSpec, ModelError> {
+        self.read(name, &[cols, rows, n])
+    }
+
+    /// Some rows of a matrix `[all_rows, cols]`, as a weight of its own.
+    pub fn rows(
+        &self,
+        name: &str,
+        all_rows: usize,
+        cols: usize,
+        rows: std::ops::Range<usize>,
+    ) -> Result<WeightSpec, ModelError> {
+        let whole = self.matrix(name, all_rows, cols)?;
+        let part = Some(TensorPart { tensor: name.to_string(), first_row: rows.start });
+        Ok(WeightSpec {
+            name: format!("{name}[{}..{}]", rows.start, rows.end),
+            rows: rows.len(),
+            part,
+            ..whole
+        })
+    }
+
     /// A matrix `[rows, cols]`.
     pub fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<WeightSpec, ModelError> {
-        let found = self.shape(name)?;
+        self.read(name, &[cols, rows])
+    }
+
+    /// A tensor of these dimensions, columns first; leading experts or rows of 1 may be missing in the file.
+    fn read(&self, name: &str, dims: &[usize]) -> Result<WeightSpec, ModelError> {
+        let (rows, cols) = self.shape(name)?;
         let info = self.gguf.tensor(name).ok_or_else(|| ModelError::MissingTensor(name.to_string()))?;
         let fail = |reason| Err(ModelError::Tensor { name: name.to_string(), reason });
-        if found != (rows, cols) || info.dims.len() > 2 {
-            return fail(format!("has shape {:?} (columns first), needs [{cols}, {rows}]", info.dims));
+        let found = info.dims.iter().map(|&d| usize::try_from(d).unwrap_or(usize::MAX));
+        let found = found.chain(std::iter::repeat_n(1, dims.len().saturating_sub(info.dims.len())));
+        if !found.eq(dims.iter().copied()) {
+            return fail(format!("has shape {:?} (columns first), needs {dims:?}", info.dims));
         }
         if !info.ty.can_decode() {
             return fail(format!("type {} is not supported", info.ty.name()));

@@ -131,6 +131,8 @@ fn build(g: &mut GraphBuilder, spec: &TinySpec, w: &HashMap<String, WeightId>) -
         base: spec.family.base,
         freq_scale: 1.0,
         factors: w.get("rope_freqs.weight").copied(),
+        yarn: None,
+        magnitude: 1.0,
     };
     let (n_head, n_kv_head, d) = (spec.n_head, spec.n_kv_head, spec.head_dim);
     let mut x = g.embed("embed", w["token_embd.weight"], tokens)?;

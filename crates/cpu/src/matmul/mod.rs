@@ -15,5 +15,5 @@ pub(crate) mod shared;
 mod weight;
 
 pub use acts::Activations;
-pub use run::{Input, Job, matmul, matmul_many};
-pub use weight::PackedWeight;
+pub use run::{ExpertJob, ExpertRows, Input, Job, Pair, matmul, matmul_experts, matmul_many};
+pub use weight::{GROUP, PackedWeight};

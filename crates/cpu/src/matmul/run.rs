@@ -48,6 +48,39 @@ pub struct Job<'a> {
     pub out: &'a mut [f32],
 }
 
+/// A row of the input and the row of the output that its product goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Row of the input.
+    pub input: usize,
+    /// Row of the output.
+    pub output: usize,
+}
+
+/// Products with some of the weights that a matrix holds one below the other.
+#[derive(Debug)]
+pub struct ExpertJob<'a> {
+    /// `[n_expert * n_out, cols]`; `n_out` is a multiple of [`GROUP`].
+    pub weight: &'a PackedWeight,
+    /// Outputs of one expert.
+    pub n_out: usize,
+    /// Experts with rows to do, their biases and their rows. No row of the output occurs twice.
+    pub experts: Vec<ExpertRows<'a>>,
+    /// `[_, n_out]`.
+    pub out: &'a mut [f32],
+}
+
+/// The rows of one expert.
+#[derive(Debug)]
+pub struct ExpertRows<'a> {
+    /// The expert.
+    pub expert: usize,
+    /// `[n_out]`.
+    pub bias: Option<&'a [f32]>,
+    /// What it is to multiply.
+    pub rows: &'a [Pair],
+}
+
 /// Product with one weight; see [`matmul_many`].
 ///
 /// # Errors
@@ -78,19 +111,65 @@ pub fn matmul_many(
     for job in jobs.iter() {
         check(input, job)?;
     }
-    let jobs: Vec<Shared<'_>> = jobs.iter_mut().map(Shared::new).collect();
-    let groups: usize = jobs.iter().map(|j| j.weight.groups()).sum();
-    if input.rows == 0 || groups == 0 {
-        return Ok(());
+    let jobs: Vec<Shared<'_>> = jobs.iter_mut().map(|job| Shared::new(job, input.rows)).collect();
+    run_all(isa, pool, input, &jobs);
+    Ok(())
+}
+
+/// Products of chosen rows with chosen experts, in one parallel region.
+///
+/// # Errors
+///
+/// As [`matmul_many`]; also an expert or a row that is not there.
+pub fn matmul_experts(
+    isa: Isa,
+    pool: &Pool,
+    input: &Input<'_>,
+    job: ExpertJob<'_>,
+) -> Result<(), BackendError> {
+    check_input(input, job.weight)?;
+    let ExpertJob { weight, n_out, experts, out } = job;
+    let bad = |what: String| Err(BackendError::BadBuffer(format!("product with experts: {what}")));
+    if n_out == 0 || !n_out.is_multiple_of(GROUP) || !weight.rows().is_multiple_of(n_out) {
+        return bad(format!("{n_out} of {} rows", weight.rows()));
     }
-    let chunk = match input.rows {
+    let mut taken = vec![false; out.len() / n_out];
+    for e in &experts {
+        if e.expert >= weight.rows() / n_out || e.bias.is_some_and(|b| b.len() != n_out) {
+            return bad(format!("expert {} or its bias", e.expert));
+        }
+        for pair in e.rows {
+            let free = taken.get_mut(pair.output).is_some_and(|t| !std::mem::replace(t, true));
+            if pair.input >= input.rows || !free {
+                return bad(format!("{pair:?}"));
+            }
+        }
+    }
+    let out = SharedMut::new(out);
+    let mut jobs = Vec::with_capacity(experts.len());
+    for e in &experts {
+        let (first, rows) = (e.expert * n_out / GROUP, Rows::Some(e.rows));
+        jobs.push(Shared { weight, first, n_out, bias: e.bias, rows, out });
+    }
+    run_all(isa, pool, input, &jobs);
+    Ok(())
+}
+
+/// Hands out the groups of all jobs.
+fn run_all(isa: Isa, pool: &Pool, input: &Input<'_>, jobs: &[Shared<'_>]) {
+    let groups: usize = jobs.iter().map(Shared::groups).sum();
+    let rows = jobs.iter().map(|j| j.rows.len()).max().unwrap_or(0);
+    if rows == 0 || groups == 0 {
+        return;
+    }
+    let chunk = match rows {
         1 => groups.div_ceil(4 * pool.threads()).next_multiple_of(STREAMS),
         _ => groups.div_ceil(2 * pool.threads()).min(ITEM),
     };
     pool.chunks(groups, chunk, |range| {
         let mut first = 0;
-        for job in &jobs {
-            let end = first + job.weight.groups();
+        for job in jobs {
+            let end = first + job.groups();
             let part = range.start.max(first)..range.end.min(end);
             if !part.is_empty() {
                 dispatch!(isa, s => run(s, input, job, part.start - first..part.end - first));
@@ -98,24 +177,29 @@ pub fn matmul_many(
             first = end;
         }
     });
-    Ok(())
+}
+
+fn misfit(input: &Input<'_>, weight: &PackedWeight, what: &str, len: usize) -> BackendError {
+    let shape = format!("{} x {} with [{}, {}]", input.rows, input.cols, weight.rows(), weight.cols());
+    BackendError::BadBuffer(format!("product {shape}: {what} of {len}"))
 }
 
 fn check(input: &Input<'_>, job: &Job<'_>) -> Result<(), BackendError> {
-    let weight = job.weight;
-    let n = weight.rows();
-    let bad = |what: &str, len: usize| {
-        let shape = format!("{} x {} with [{n}, {}]", input.rows, input.cols, weight.cols());
-        Err(BackendError::BadBuffer(format!("product {shape}: {what} of {len}")))
-    };
+    let n = job.weight.rows();
+    check_input(input, job.weight)?;
+    if input.rows.checked_mul(n) != Some(job.out.len()) {
+        return Err(misfit(input, job.weight, "output", job.out.len()));
+    }
+    match job.bias {
+        Some(bias) if bias.len() != n => Err(misfit(input, job.weight, "bias", bias.len())),
+        _ => Ok(()),
+    }
+}
+
+fn check_input(input: &Input<'_>, weight: &PackedWeight) -> Result<(), BackendError> {
+    let bad = |what, len| Err(misfit(input, weight, what, len));
     if input.cols != weight.cols() || input.rows.checked_mul(input.cols) != Some(input.x.len()) {
         return bad("input", input.x.len());
-    }
-    if input.rows.checked_mul(n) != Some(job.out.len()) {
-        return bad("output", job.out.len());
-    }
-    if let Some(bias) = job.bias.filter(|b| b.len() != n) {
-        return bad("bias", bias.len());
     }
     match input.quant {
         Some(q) if (q.rows(), q.cols()) != (input.rows, input.cols) => bad("quantised rows", q.rows()),
@@ -124,29 +208,65 @@ fn check(input: &Input<'_>, job: &Job<'_>) -> Result<(), BackendError> {
     }
 }
 
+/// Which rows a job multiplies.
+#[derive(Clone, Copy)]
+enum Rows<'a> {
+    /// This many, each to the output row of its number.
+    All(usize),
+    /// These.
+    Some(&'a [Pair]),
+}
+
+impl Rows<'_> {
+    fn len(self) -> usize {
+        match self {
+            Rows::All(n) => n,
+            Rows::Some(pairs) => pairs.len(),
+        }
+    }
+
+    #[inline(always)]
+    fn at(self, i: usize) -> Pair {
+        match self {
+            Rows::All(_) => Pair { input: i, output: i },
+            Rows::Some(pairs) => pairs[i],
+        }
+    }
+}
+
 /// A job whose output several threads write.
 struct Shared<'a> {
     weight: &'a PackedWeight,
+    /// First group of the weight, and outputs from there on.
+    first: usize,
+    n_out: usize,
     bias: Option<&'a [f32]>,
+    rows: Rows<'a>,
     out: SharedMut<'a, f32>,
 }
 
 impl<'a> Shared<'a> {
-    fn new(job: &'a mut Job<'_>) -> Self {
-        Shared { weight: job.weight, bias: job.bias, out: SharedMut::new(job.out) }
+    fn new(job: &'a mut Job<'_>, rows: usize) -> Self {
+        let Job { weight, bias, ref mut out } = *job;
+        let out = SharedMut::new(out);
+        Shared { weight, first: 0, n_out: weight.rows(), bias, rows: Rows::All(rows), out }
     }
 
-    /// Adds the bias and writes the 8 outputs of group `g` for a token.
+    fn groups(&self) -> usize {
+        self.n_out.div_ceil(GROUP)
+    }
+
+    /// Adds the bias and writes the 8 outputs of group `g` of a row of the output.
     ///
     /// # Safety
     ///
     /// No other thread may work on the same group.
     #[inline(always)]
-    unsafe fn put<S: Simd>(&self, s: S, g: usize, token: usize, sum: S::F) {
-        let n = self.weight.rows();
+    unsafe fn put<S: Simd>(&self, s: S, g: usize, row: usize, sum: S::F) {
+        let n = self.n_out;
         let rows = g * GROUP..((g + 1) * GROUP).min(n);
         // SAFETY: the columns of this group belong to the calling thread.
-        let out = unsafe { self.out.range(token * n + rows.start..token * n + rows.end) };
+        let out = unsafe { self.out.range(row * n + rows.start..row * n + rows.end) };
         if out.len() == GROUP {
             let sum = if let Some(b) = self.bias { s.add(sum, s.load(&b[rows])) } else { sum };
             s.store(sum, out);
@@ -169,12 +289,12 @@ trait Tiles {
     /// Bytes of activations per token.
     fn token_bytes(&self) -> usize;
 
-    /// Sums of `G` groups and of `T` tokens from `first`.
+    /// Sums of `G` groups and of `T` rows of the input.
     fn tile<S: Simd, const G: usize, const T: usize>(
         &self,
         s: S,
         groups: [&[u8]; G],
-        first: usize,
+        rows: [usize; T],
     ) -> [[S::F; T]; G];
 }
 
@@ -194,9 +314,9 @@ impl<F: Format, const P: usize> Tiles for Quantised<'_, F, P> {
         &self,
         s: S,
         groups: [&[u8]; G],
-        first: usize,
+        rows: [usize; T],
     ) -> [[S::F; T]; G] {
-        kernel::tile::<S, F, G, T, P>(s, groups, std::array::from_fn(|t| self.acts.row::<P>(first + t)))
+        kernel::tile::<S, F, G, T, P>(s, groups, std::array::from_fn(|t| self.acts.row::<P>(rows[t])))
     }
 }
 
@@ -217,27 +337,28 @@ impl<F: Float> Tiles for Plain<'_, F> {
         &self,
         s: S,
         groups: [&[u8]; G],
-        first: usize,
+        rows: [usize; T],
     ) -> [[S::F; T]; G] {
-        let tokens = std::array::from_fn(|t| &self.x[(first + t) * self.cols..][..self.cols]);
+        let tokens = std::array::from_fn(|t| &self.x[rows[t] * self.cols..][..self.cols]);
         float::tile::<S, F, G, T>(s, groups, tokens)
     }
 }
 
-/// Computes a range of groups for all tokens.
+/// Computes a range of a job's groups for all its rows.
 fn run<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
     let ty = job.weight.ty();
     with_format!(ty, F => if let Some(acts) = input.quant {
         match acts.planes() {
-            1 => item(s, &Quantised::<F, 1> { acts, format: PhantomData }, input.rows, job, groups),
-            _ => item(s, &Quantised::<F, 2> { acts, format: PhantomData }, input.rows, job, groups),
+            1 => item(s, &Quantised::<F, 1> { acts, format: PhantomData }, job, groups),
+            _ => item(s, &Quantised::<F, 2> { acts, format: PhantomData }, job, groups),
         }
     }, else => with_float!(ty, F => {
-        item(s, &Plain::<F> { x: input.x, cols: input.cols, format: PhantomData }, input.rows, job, groups);
+        item(s, &Plain::<F> { x: input.x, cols: input.cols, format: PhantomData }, job, groups);
     }, else => ()));
 }
 
-fn item<S: Simd, K: Tiles>(s: S, tiles: &K, tokens: usize, job: &Shared<'_>, groups: Range<usize>) {
+fn item<S: Simd, K: Tiles>(s: S, tiles: &K, job: &Shared<'_>, groups: Range<usize>) {
+    let tokens = job.rows.len();
     if tokens == 1 {
         let mut rest = groups.clone();
         if S::WIDE {
@@ -301,13 +422,19 @@ impl<K: Tiles, const G: usize, const T: usize> Kernel for Strip<'_, '_, K, G, T>
         for _ in 0..self.count {
             let mut packed: [&[u8]; G] = [&[]; G];
             for (packed, &g) in packed.iter_mut().zip(&groups) {
-                *packed = self.job.weight.group(g);
+                *packed = self.job.weight.group(self.job.first + g);
             }
-            let sums = self.tiles.tile::<S, G, T>(s, packed, token);
+            let mut inputs = [0; T];
+            for (t, input) in inputs.iter_mut().enumerate() {
+                *input = self.job.rows.at(token + t).input;
+            }
+            let sums = self.tiles.tile::<S, G, T>(s, packed, inputs);
             for (&g, sums) in groups.iter().zip(&sums) {
                 for (t, &sum) in sums.iter().enumerate() {
-                    // SAFETY: work items are disjoint ranges of groups, each run by one thread.
-                    unsafe { self.job.put(s, g, token + t, sum) };
+                    let row = self.job.rows.at(token + t).output;
+                    // SAFETY: work items are disjoint ranges of groups, each run by one thread, and two jobs
+                    // on one output have no row in common.
+                    unsafe { self.job.put(s, g, row, sum) };
                 }
             }
             if self.down {

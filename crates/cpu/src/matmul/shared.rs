@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 /// A mutable slice shared among the workers of a pool.
+#[derive(Clone, Copy)]
 pub struct SharedMut<'a, T> {
     start: *mut T,
     len: usize,

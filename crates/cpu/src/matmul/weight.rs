@@ -132,11 +132,6 @@ impl PackedWeight {
     pub(super) fn group(&self, g: usize) -> &[u8] {
         &self.region.bytes()[g * self.group_bytes..][..self.group_bytes]
     }
-
-    /// Number of groups.
-    pub(super) fn groups(&self) -> usize {
-        self.rows.div_ceil(GROUP)
-    }
 }
 
 /// Packs up to 8 rows; missing ones become zeros.

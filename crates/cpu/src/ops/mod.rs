@@ -2,6 +2,7 @@
 
 pub mod attention;
 mod elementwise;
+mod experts;
 pub mod kv;
 mod matmul;
 mod norm;
@@ -110,11 +111,21 @@ pub fn kernel(op: &Op) -> Box<dyn Kernel> {
         Op::Mul => Box::new(Elementwise(elementwise::Mul)),
         Op::SwiGlu => Box::new(Elementwise(elementwise::SwiGlu)),
         Op::Silu => Box::new(Elementwise(elementwise::Silu)),
+        Op::Gelu => Box::new(Elementwise(elementwise::Gelu)),
+        Op::GeGlu => Box::new(Elementwise(elementwise::GeGlu)),
+        Op::ClampedGlu { alpha, limit } => Box::new(Elementwise(elementwise::ClampedGlu { alpha, limit })),
+        Op::Scale { factor } => Box::new(Elementwise(elementwise::Scale { factor })),
+        Op::SoftCap { cap } => Box::new(Elementwise(elementwise::SoftCap { cap })),
+        Op::PositionScale { gain, interval } => Box::new(elementwise::PositionScale { gain, interval }),
         Op::Rope(rope) => Box::new(rope),
         Op::KvStore(shape) => Box::new(kv::KvStore(shape)),
         Op::KvLoad(shape) => Box::new(kv::KvLoad(shape)),
         Op::Attention(attention) => Box::new(attention),
         Op::GatherRows => Box::new(rows::GatherRows),
+        Op::TopExperts { n_used } => Box::new(experts::TopExperts { n_used }),
+        Op::ExpertShares { over_chosen, scale } => Box::new(experts::ExpertShares { over_chosen, scale }),
+        Op::ExpertMatMul(product) => Box::new(product),
+        Op::ExpertSum => Box::new(experts::ExpertSum),
         Op::QkvRopeStore(fused) => Box::new(fused),
     }
 }

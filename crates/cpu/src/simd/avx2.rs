@@ -79,6 +79,11 @@ impl Simd for Avx2 {
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast())) }
     }
     #[inline(always)]
+    fn round_f16(self, v: __m256) -> __m256 {
+        // SAFETY: as in `load_f16`.
+        unsafe { _mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+    #[inline(always)]
     fn store_f16(self, v: __m256, out: &mut [u16]) {
         let out = &mut out[..8];
         // SAFETY: as in `load_f16`.

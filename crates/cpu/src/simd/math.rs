@@ -71,12 +71,16 @@ pub fn silu<S: Simd>(s: S, x: S::F) -> S::F {
     s.div(x, s.add(s.splat(1.0), exp(s, s.neg(x))))
 }
 
-/// GELU in its tanh form, which is `x / (1 + exp(-2u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
+/// GELU in its tanh form, which is `x / (1 + exp(-2u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, of x rounded to
+/// f16 and rounded to f16; 0 below -10, x above 10.
 #[inline(always)]
 pub fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
     const A: f32 = -1.595_769_1; // -2 sqrt(2 / pi)
-    let inner = s.fma(s.mul(s.mul(x, x), s.splat(0.044_715)), x, x);
-    s.div(x, s.add(s.splat(1.0), exp(s, s.mul(s.splat(A), inner))))
+    let h = s.round_f16(x);
+    let inner = s.fma(s.mul(s.mul(h, h), s.splat(0.044_715)), h, h);
+    let y = s.round_f16(s.div(h, s.add(s.splat(1.0), exp(s, s.mul(s.splat(A), inner)))));
+    let y = s.select_lt(x, s.splat(-10.0), s.zero(), y);
+    s.select_lt(s.splat(10.0), x, x, y)
 }
 
 /// Sum of 64 lanes by halves: `x[i] += x[i + 32]`, then 16, 8, 4, 2, 1.

@@ -28,7 +28,7 @@ mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
-pub use math::{exp, exp_f32, fold64, silu, sum_squares, tanh, tanh_f32};
+pub use math::{exp, exp_f32, fold64, gelu, silu, sum_squares, tanh, tanh_f32};
 pub use scalar::Scalar;
 
 use std::fmt;
@@ -177,6 +177,8 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     fn store(self, v: Self::F, out: &mut [f32]);
     /// The first 8 elements, from IEEE half precision bits.
     fn load_f16(self, x: &[u16]) -> Self::F;
+    /// Rounds to the nearest IEEE half precision value, ties to even.
+    fn round_f16(self, v: Self::F) -> Self::F;
     /// Writes the first 8 elements as IEEE half precision bits, ties to even.
     fn store_f16(self, v: Self::F, out: &mut [u16]);
     /// The first 8 elements, from bfloat16 bits.

@@ -112,6 +112,10 @@ impl Simd for Scalar {
         F8(std::array::from_fn(|i| f16::from_bits(x[i]).to_f32_const()))
     }
     #[inline(always)]
+    fn round_f16(self, v: F8) -> F8 {
+        F8(v.0.map(|x| f16::from_f32_const(x).to_f32_const()))
+    }
+    #[inline(always)]
     fn store_f16(self, v: F8, out: &mut [u16]) {
         out[..8].copy_from_slice(&v.0.map(|x| f16::from_f32_const(x).to_bits()));
     }

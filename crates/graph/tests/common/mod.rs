@@ -156,7 +156,16 @@ pub fn matrix(b: &mut GraphBuilder, name: &str, rows: usize, cols: usize) -> Wei
 }
 
 pub fn rope() -> Rope {
-    Rope { style: RopeStyle::Halves, head_dim: 4, n_rot: 4, base: 100.0, freq_scale: 1.0, factors: None, yarn: None, magnitude: 1.0 }
+    Rope {
+        style: RopeStyle::Halves,
+        head_dim: 4,
+        n_rot: 4,
+        base: 100.0,
+        freq_scale: 1.0,
+        factors: None,
+        yarn: None,
+        magnitude: 1.0,
+    }
 }
 
 pub fn kv_shape(layer: usize) -> KvShape {

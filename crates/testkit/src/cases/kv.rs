@@ -254,6 +254,8 @@ fn fused(ty: KvTypes, weights: TensorType, biased: bool) -> OpCase {
         base: 10_000.0,
         freq_scale: 1.0,
         factors: biased.then(|| c.vector("factors", h.head_dim / 2, 3.0)),
+        yarn: None,
+        magnitude: 1.0,
     };
     let op = QkvRopeStore {
         wq: c.weight("wq", weights, q_dim, n_embd),

@@ -6,6 +6,7 @@
 //! hold an index outside its table: a backend that can tell must fail.
 
 mod builder;
+mod experts;
 mod kv;
 mod matmul;
 mod rows;
@@ -67,6 +68,7 @@ pub struct OpCase {
 pub fn all_cases() -> Vec<OpCase> {
     let mut list = rows::cases();
     list.extend(matmul::cases());
+    list.extend(experts::cases());
     list.extend(kv::cases());
     list
 }
@@ -74,6 +76,7 @@ pub fn all_cases() -> Vec<OpCase> {
 /// Cases whose data hold an index outside its table.
 pub fn error_cases() -> Vec<OpCase> {
     let mut list = rows::error_cases();
+    list.extend(experts::error_cases());
     list.extend(kv::error_cases());
     list
 }

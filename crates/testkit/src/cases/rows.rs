@@ -2,13 +2,16 @@
 
 use super::{CaseBuilder, OpCase, Tolerance};
 use minfer_gguf::{TensorType, can_encode};
-use minfer_graph::{InputKind, Op, Rope, RopeStyle};
+use minfer_graph::{InputKind, Op, Rope, RopeStyle, Yarn};
 
 /// Sizes around vector widths and the 64 lanes of sums.
 const COLS: [usize; 9] = [1, 3, 31, 63, 64, 65, 130, 576, 1027];
 
 /// Sums in another order and a polynomial `exp`.
 const CLOSE: Tolerance = Tolerance::Nmse(1e-12);
+
+/// Results of half precision: an error of f32 may now and then round the other way.
+const HALF: Tolerance = Tolerance::Nmse(1e-6);
 
 pub(super) fn cases() -> Vec<OpCase> {
     let mut list = Vec::new();
@@ -18,16 +21,27 @@ pub(super) fn cases() -> Vec<OpCase> {
         norms(&mut list, tokens, cols);
     }
     list.push(special_values());
+    list.push(special_gelu());
     embeds(&mut list);
     ropes(&mut list);
+    position_scales(&mut list);
     gathers(&mut list);
     list
 }
 
-/// Add, Mul, SwiGlu, Silu and AddBias, each alone and over each source that allows it.
+/// Every elementwise op and AddBias, each alone and over each source that allows it.
 fn elementwise(list: &mut Vec<OpCase>, tokens: usize, cols: usize) {
-    let ops =
-        [(Op::Add, Tolerance::Bits), (Op::Mul, Tolerance::Bits), (Op::SwiGlu, CLOSE), (Op::Silu, CLOSE)];
+    let ops = [
+        (Op::Add, Tolerance::Bits),
+        (Op::Mul, Tolerance::Bits),
+        (Op::SwiGlu, CLOSE),
+        (Op::Silu, CLOSE),
+        (Op::Gelu, HALF),
+        (Op::GeGlu, HALF),
+        (Op::ClampedGlu { alpha: 1.702, limit: 2.0 }, CLOSE),
+        (Op::Scale { factor: -0.3 }, Tolerance::Bits),
+        (Op::SoftCap { cap: 3.0 }, CLOSE),
+    ];
     for (op, tolerance) in ops {
         for alias in [None, Some(0), Some(1)] {
             if alias >= Some(op.arity()) {
@@ -69,11 +83,13 @@ fn norms(list: &mut Vec<OpCase>, tokens: usize, cols: usize) {
     for (weighted, eps, alias) in
         [(true, 1e-6, None), (true, 1e-5, Some(0)), (false, 1e-6, None), (false, 0.5, Some(0))]
     {
-        let name = format!("RmsNorm {tokens}x{cols} weight {weighted} eps {eps}{}", alias_name(alias));
+        let parts = if cols % 3 == 0 && weighted { 3 } else { 1 };
+        let name =
+            format!("RmsNorm {tokens}x{cols} weight {weighted} eps {eps} parts {parts}{}", alias_name(alias));
         let mut c = CaseBuilder::new(name, tokens, 0, 1);
         let x = c.rows_scaled("x", cols, 3.0);
-        let weight = weighted.then(|| c.vector("w", cols, 1.0));
-        let y = c.push("y", Op::RmsNorm { weight, eps, parts: 1 }, &[x]);
+        let weight = weighted.then(|| c.vector("w", cols / parts, 1.0));
+        let y = c.push("y", Op::RmsNorm { weight, eps, parts }, &[x]);
         if let Some(source) = alias {
             c.alias(y, source);
         }
@@ -99,10 +115,22 @@ fn special_values() -> OpCase {
         c.push("norm", Op::RmsNorm { weight, eps: 1e-6, parts: 1 }, &[x]),
         c.push("silu", Op::Silu, &[x]),
         c.push("swiglu", Op::SwiGlu, &[x, x]),
+        c.push("clamped", Op::ClampedGlu { alpha: 1.702, limit: 7.0 }, &[x, x]),
+        c.push("softcap", Op::SoftCap { cap: 30.0 }, &[x]),
         c.push("add", Op::Add, &[x, x]),
         c.push("mul", Op::Mul, &[x, x]),
     ];
     c.finish(&outputs, CLOSE)
+}
+
+/// GELU at the ends of its table-like form, and beyond f16.
+fn special_gelu() -> OpCase {
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let values = [0., -0., nan, inf, -inf, 10., -10., 10.01, -10.01, 9.99, -9.99, 1e6, -1e6, 1e-8, -6., 3.];
+    let mut c = CaseBuilder::new("Gelu of special values", 1, 0, 1);
+    let x = c.values("x", values.len(), &values);
+    let y = c.push("y", Op::Gelu, &[x]);
+    c.finish(&[y], HALF)
 }
 
 fn embeds(list: &mut Vec<OpCase>) {
@@ -124,6 +152,7 @@ fn ropes(list: &mut Vec<OpCase>) {
         (16, 16, 6, 10_000.0, 1.0, false),
         (64, 64, 9, 10_000.0, 1.0, true),
         (64, 64, 1, 1_000_000.0, 0.25, false),
+        (32, 32, 2, 10_000.0, 0.25, true),
         (80, 32, 3, 10_000.0, 1.0, false),
         (96, 6, 2, 10_000.0, 1.0, true),
         (128, 128, 5, 500_000.0, 1.0, true),
@@ -142,7 +171,10 @@ fn ropes(list: &mut Vec<OpCase>) {
                     let x = c.rows("x", heads * head_dim);
                     let positions = c.ints("positions", InputKind::Positions, 1, positions);
                     let factors = factors.then(|| c.vector("factors", n_rot / 2, 3.0));
-                    let rope = Rope { style, head_dim, n_rot, base, freq_scale, factors, yarn: None, magnitude: 1.0 };
+                    let turns = Yarn { n_ctx_orig: 256, ext_factor: 1.0, beta_fast: 8.0, beta_slow: 1.0, whole_ends: style == RopeStyle::Halves };
+                    let yarn = (freq_scale < 1.0).then_some(turns);
+                    let magnitude = if yarn.is_some() { 1.2 } else { 1.0 };
+                    let rope = Rope { style, head_dim, n_rot, base, freq_scale, factors, yarn, magnitude };
                     let y = c.push("y", Op::Rope(rope), &[x, positions]);
                     if let Some(source) = alias {
                         c.alias(y, source);
@@ -151,6 +183,20 @@ fn ropes(list: &mut Vec<OpCase>) {
                 }
             }
         }
+    }
+}
+
+fn position_scales(list: &mut Vec<OpCase>) {
+    for (interval, alias) in [(1, None), (16, Some(0)), (8192, None)] {
+        let name = format!("PositionScale every {interval}{}", alias_name(alias));
+        let mut c = CaseBuilder::new(name, 5, 0, 1);
+        let x = c.rows("x", 67);
+        let positions = c.ints("positions", InputKind::Positions, 1, &[0, 1, 15, 16, 100_000]);
+        let y = c.push("y", Op::PositionScale { gain: 0.1, interval }, &[x, positions]);
+        if let Some(source) = alias {
+            c.alias(y, source);
+        }
+        list.push(c.finish(&[y], CLOSE));
     }
 }
 

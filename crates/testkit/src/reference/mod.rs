@@ -6,6 +6,7 @@
 //! caller can get wrong is an error: unknown ids, ranges of the wrong length, ranges that overlap
 //! without being an allowed alias, indices outside their table.
 
+mod experts;
 pub mod kv;
 mod memory;
 pub mod ops;
@@ -178,13 +179,24 @@ impl ReferenceBackend {
             Op::Embed { weight } => ops::embed(self.weight(graph, *weight)?, &i32(0)?)?,
             Op::MatMul { weight, bias, act: _ } => self.project(graph, &f32(0)?, *weight, *bias)?,
             Op::AddBias { bias } => ops::add_bias(&f32(0)?, &self.weight(graph, *bias)?.row(0)?),
-            Op::RmsNorm { weight, eps } => {
-                ops::rms_norm(&f32(0)?, cols, self.vector(graph, *weight)?.as_deref(), *eps)
+            Op::RmsNorm { weight, eps, parts } => {
+                ops::rms_norm(&f32(0)?, cols / parts, self.vector(graph, *weight)?.as_deref(), *eps)
             }
             Op::Add => ops::add(&f32(0)?, &f32(1)?),
             Op::Mul => ops::mul(&f32(0)?, &f32(1)?),
             Op::Silu => ops::silu(&f32(0)?),
             Op::SwiGlu => ops::mul(&ops::silu(&f32(0)?), &f32(1)?),
+            Op::Gelu => ops::gelu(&f32(0)?),
+            Op::GeGlu => ops::mul(&ops::gelu(&f32(0)?), &f32(1)?),
+            Op::ClampedGlu { alpha, limit } => ops::clamped_glu(&f32(0)?, &f32(1)?, *alpha, *limit),
+            Op::Scale { factor } => ops::each(&f32(0)?, |x| x * f64::from(*factor)),
+            Op::SoftCap { cap } => {
+                let cap = f64::from(*cap);
+                ops::each(&f32(0)?, |x| cap * (x / cap).tanh())
+            }
+            Op::PositionScale { gain, interval } => {
+                ops::position_scale(&f32(0)?, cols, &i32(1)?, *gain, *interval)
+            }
             Op::Rope(rope) => self.rotate(graph, &f32(0)?, cols, &i32(1)?, rope)?,
             Op::KvStore(kv) => {
                 let (k, v, rows) = (f32(0)?, f32(1)?, i32(2)?);
@@ -201,6 +213,23 @@ impl ReferenceBackend {
                 kv::attention(&self.memory, a, &f32(0)?, &cache)?
             }
             Op::GatherRows => ops::gather(&f32(0)?, cols, &i32(1)?)?,
+            Op::TopExperts { n_used } => {
+                let n_expert = graph.nodes[call.node.src[0]].shape.cols;
+                experts::top(&f32(0)?, n_expert, *n_used)
+            }
+            Op::ExpertShares { over_chosen, scale } => {
+                let n_expert = graph.nodes[call.node.src[0]].shape.cols;
+                experts::shares(&f32(0)?, n_expert, &i32(1)?, cols, *over_chosen, *scale)?
+            }
+            Op::ExpertMatMul(m) => {
+                let n_used = graph.nodes[call.node.src[1]].shape.cols;
+                let bias = m.bias.map(|b| self.weight(graph, b)).transpose()?;
+                experts::matmul(&f32(0)?, &i32(1)?, n_used, self.weight(graph, m.weight)?, bias, m.n_expert)?
+            }
+            Op::ExpertSum => {
+                let n_used = graph.nodes[call.node.src[1]].shape.cols;
+                experts::sum(&f32(0)?, &f32(1)?, n_used)
+            }
             Op::QkvRopeStore(f) => self.qkv(call, f)?,
         })
     }

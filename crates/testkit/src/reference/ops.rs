@@ -95,9 +95,47 @@ pub fn rms_norm(x: &[f32], cols: usize, weight: Option<&[f32]>, eps: f32) -> Vec
     out
 }
 
+/// A function of each value.
+pub fn each(x: &[f32], f: impl Fn(f64) -> f64) -> Vec<f32> {
+    x.iter().map(|&v| f(v.into()) as f32).collect()
+}
+
 /// `x / (1 + exp(-x))`.
 pub fn silu(x: &[f32]) -> Vec<f32> {
-    x.iter().map(|&v| (f64::from(v) / (1.0 + (-f64::from(v)).exp())) as f32).collect()
+    each(x, |v| v / (1.0 + (-v).exp()))
+}
+
+/// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))` of x rounded to f16, rounded to f16; 0 below -10, x above
+/// 10.
+pub fn gelu(x: &[f32]) -> Vec<f32> {
+    let half = |v: f64| f64::from(half::f16::from_f64(v));
+    let slope = std::f64::consts::FRAC_2_PI.sqrt();
+    // Far below zero the bracket cancels to 0, where `1 + tanh` of the definition is an e^2u.
+    let one_plus_tanh = |u: f64| 2.0 / (1.0 + (-2.0 * u).exp());
+    let inside = |v: f64| half(0.5 * v * one_plus_tanh(slope * (v + 0.044715 * v * v * v)));
+    each(x, |v| match v {
+        _ if v < -10.0 => 0.0,
+        _ if v > 10.0 => v,
+        _ => inside(half(v)),
+    })
+}
+
+/// `g / (1 + exp(-alpha g)) * (u + 1)` of clamped operands.
+pub fn clamped_glu(gate: &[f32], up: &[f32], alpha: f32, limit: f32) -> Vec<f32> {
+    let (alpha, limit) = (f64::from(alpha), f64::from(limit));
+    let one = |(&g, &u): (&f32, &f32)| {
+        let g = if f64::from(g) > limit { limit } else { g.into() };
+        let u = f64::from(u).clamp(-limit, limit);
+        (g / (1.0 + (-alpha * g).exp()) * (u + 1.0)) as f32
+    };
+    gate.iter().zip(up).map(one).collect()
+}
+
+/// `x * (1 + gain * ln(1 + floor(position / interval)))` on each row.
+pub fn position_scale(x: &[f32], cols: usize, positions: &[i32], gain: f32, interval: usize) -> Vec<f32> {
+    let factor = |p: i32| 1.0 + f64::from(gain) * (1.0 + (f64::from(p) / interval as f64).floor()).ln();
+    let rows = x.chunks_exact(cols.max(1)).zip(positions);
+    rows.flat_map(|(row, &p)| each(row, |v| v * factor(p))).collect()
 }
 
 /// `a + b`.
@@ -116,10 +154,9 @@ pub fn rope(x: &[f32], cols: usize, positions: &[i32], rope: &Rope, factors: Opt
     for (row, &position) in out.chunks_exact_mut(cols.max(1)).zip(positions) {
         for head in row.chunks_exact_mut(rope.head_dim) {
             for i in 0..rope.n_rot / 2 {
-                let exponent = -2.0 * i as f64 / rope.n_rot as f64;
-                let factor = factors.map_or(1.0, |f| f64::from(f[i]));
-                let frequency = f64::from(rope.freq_scale) * f64::from(rope.base).powf(exponent) / factor;
+                let frequency = rope.frequency(i, factors.map_or(1.0, |f| f[i]));
                 let (sin, cos) = (f64::from(position) * frequency).sin_cos();
+                let (sin, cos) = (sin * f64::from(rope.magnitude), cos * f64::from(rope.magnitude));
                 let (a, b) = match rope.style {
                     RopeStyle::Interleaved => (2 * i, 2 * i + 1),
                     RopeStyle::Halves => (i, i + rope.n_rot / 2),

@@ -1,0 +1,192 @@
+//! Mixture of experts: the choice of experts, their shares, products with their weights, and the sum.
+
+use super::parallel::for_each_row;
+use super::{Ctx, Kernel};
+use crate::buffers::{typed, typed_mut};
+use crate::dispatch;
+use crate::matmul::{ExpertJob, ExpertRows, GROUP, Input, Pair, matmul_experts};
+use crate::simd::{Simd, exp_f32};
+use minfer_graph::{BackendError, ExpertMatMul, Graph, Node, Unsupported};
+use std::cmp::Ordering;
+
+/// Indices of each row's largest values, best first.
+pub struct TopExperts {
+    /// Experts per token.
+    pub n_used: usize,
+}
+
+/// NaN first, then by falling value; the lower index among equals.
+fn by_rank(logits: &[f32], a: usize, b: usize) -> Ordering {
+    let (x, y) = (logits[a], logits[b]);
+    let order = match (x.is_nan(), y.is_nan()) {
+        (false, false) => y.partial_cmp(&x).unwrap_or(Ordering::Equal),
+        (nan, other) => other.cmp(&nan),
+    };
+    order.then(a.cmp(&b))
+}
+
+impl Kernel for TopExperts {
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        let n_expert = source(&ctx, 0)?.shape.cols;
+        let ([logits], [out]) = ctx.buffers.access([ctx.input(0)?], [ctx.output()?])?;
+        let logits: &[f32] = typed(logits)?;
+        for_each_row(ctx.pool, typed_mut::<i32>(out)?, self.n_used, |row, out| {
+            let logits = &logits[row * n_expert..][..n_expert];
+            let mut order: Vec<usize> = (0..n_expert).collect();
+            order.sort_unstable_by(|&a, &b| by_rank(logits, a, b));
+            for (out, &expert) in out.iter_mut().zip(&order) {
+                *out = i32::try_from(expert).unwrap_or(i32::MAX);
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Shares of the chosen experts.
+pub struct ExpertShares {
+    /// Whether they sum up to 1.
+    pub over_chosen: bool,
+    /// Factor on the shares.
+    pub scale: f32,
+}
+
+impl ExpertShares {
+    /// `exp(x - max)` over its sum; sums run in ascending order of experts, or of ranks.
+    fn shares(&self, logits: &[f32], chosen: &[i32], out: &mut [f32]) {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        for (out, &expert) in out.iter_mut().zip(chosen) {
+            *out = exp_f32(logits[expert as usize] - max);
+        }
+        let sum: f32 = match self.over_chosen {
+            true => out.iter().sum(),
+            false => logits.iter().map(|x| exp_f32(x - max)).sum(),
+        };
+        for out in out {
+            *out = *out / sum * self.scale;
+        }
+    }
+}
+
+impl Kernel for ExpertShares {
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        let (n_expert, n_used) = (source(&ctx, 0)?.shape.cols, ctx.call.node.shape.cols);
+        let ([logits, experts], [out]) =
+            ctx.buffers.access([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let (logits, experts): (&[f32], &[i32]) = (typed(logits)?, typed(experts)?);
+        check_experts(experts, n_expert)?;
+        for_each_row(ctx.pool, typed_mut(out)?, n_used, |row, out| {
+            self.shares(&logits[row * n_expert..][..n_expert], &experts[row * n_used..][..n_used], out);
+        });
+        Ok(())
+    }
+}
+
+impl Kernel for ExpertMatMul {
+    fn check(&self, graph: &Graph) -> Result<(), Unsupported> {
+        let weight = graph.weight(self.weight);
+        super::weights::check_matrix(weight)?;
+        if !(weight.rows / self.n_expert).is_multiple_of(GROUP) {
+            let n_out = weight.rows / self.n_expert;
+            return Err(Unsupported(format!(
+                "{n_out} rows per expert of `{}`: no multiple of 8",
+                weight.name
+            )));
+        }
+        self.bias.map_or(Ok(()), |b| super::weights::check_vector(graph.weight(b)))
+    }
+
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        let graph = ctx.call.graph;
+        let weight = ctx.weights.matrix(graph, self.weight, ctx.pool)?;
+        let bias = self.bias.map(|b| ctx.weights.matrix(graph, b, ctx.pool)).transpose()?;
+        let (x_cols, n_used) = (source(&ctx, 0)?.shape.cols, source(&ctx, 1)?.shape.cols);
+        let n_out = weight.rows() / self.n_expert;
+        let ([x, experts], [out]) = ctx.buffers.access([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let (x, experts): (&[f32], &[i32]) = (typed(x)?, typed(experts)?);
+        check_experts(experts, self.n_expert)?;
+        let shared = x_cols == weight.cols();
+        let rows = by_expert(experts, self.n_expert, |i| if shared { i / n_used } else { i });
+
+        let mut biases = vec![0.0; if bias.is_some() { self.n_expert * n_out } else { 0 }];
+        if let Some(bias) = bias {
+            for (e, out) in biases.chunks_exact_mut(n_out).enumerate().filter(|(e, _)| !rows[*e].is_empty()) {
+                bias.row(e, out)?;
+            }
+        }
+        let used = (0..self.n_expert).filter(|&e| !rows[e].is_empty());
+        let used = used.map(|expert| ExpertRows {
+            expert,
+            bias: bias.map(|_| &biases[expert * n_out..][..n_out]),
+            rows: &rows[expert],
+        });
+
+        let (cols, activations) = (weight.cols(), &mut ctx.scratch.activations);
+        let n_rows = x.len() / cols;
+        if weight.is_quantized() {
+            activations.quantize(ctx.isa, ctx.pool, x, n_rows, cols, self.act)?;
+        }
+        let quant = weight.is_quantized().then_some(&*activations);
+        let input = Input { x, rows: n_rows, cols, quant };
+        let job = ExpertJob { weight, n_out, experts: used.collect(), out: typed_mut(out)? };
+        matmul_experts(ctx.isa, ctx.pool, &input, job)
+    }
+}
+
+/// The places of a list of chosen experts, by expert.
+fn by_expert(experts: &[i32], n_expert: usize, input: impl Fn(usize) -> usize) -> Vec<Vec<Pair>> {
+    let mut rows = vec![Vec::new(); n_expert];
+    for (i, &expert) in experts.iter().enumerate() {
+        rows[expert as usize].push(Pair { input: input(i), output: i });
+    }
+    rows
+}
+
+/// `out[t] = sum_r shares[t, r] * x[t, r]` in rank order, by fma.
+pub struct ExpertSum;
+
+impl Kernel for ExpertSum {
+    fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
+        let (cols, n_used) = (ctx.call.node.shape.cols, source(&ctx, 1)?.shape.cols);
+        let ([x, shares], [out]) = ctx.buffers.access([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let (x, shares): (&[f32], &[f32]) = (typed(x)?, typed(shares)?);
+        for_each_row(ctx.pool, typed_mut(out)?, cols, |row, out| {
+            let parts = &x[row * n_used * cols..][..n_used * cols];
+            let shares = &shares[row * n_used..][..n_used];
+            dispatch!(ctx.isa, s => s.vectorize(|| weighted_sum(s, parts, shares, out)));
+        });
+        Ok(())
+    }
+}
+
+#[inline(always)]
+fn weighted_sum<S: Simd>(s: S, parts: &[f32], shares: &[f32], out: &mut [f32]) {
+    let cols = out.len();
+    let whole = cols - cols % 8;
+    for i in (0..whole).step_by(8) {
+        let mut acc = s.zero();
+        for (r, &share) in shares.iter().enumerate() {
+            acc = s.fma(s.splat(share), s.load(&parts[r * cols + i..]), acc);
+        }
+        s.store(acc, &mut out[i..]);
+    }
+    for i in whole..cols {
+        let mut acc = 0.0f32;
+        for (r, &share) in shares.iter().enumerate() {
+            acc = share.mul_add(parts[r * cols + i], acc);
+        }
+        out[i] = acc;
+    }
+}
+
+fn source<'a>(ctx: &Ctx<'a>, i: usize) -> Result<&'a Node, BackendError> {
+    let call = ctx.call;
+    let node = call.node.src.get(i).and_then(|&s| call.graph.nodes.get(s));
+    node.ok_or_else(|| BackendError::BadBuffer(format!("source {i} is missing")))
+}
+
+fn check_experts(experts: &[i32], n_expert: usize) -> Result<(), BackendError> {
+    match experts.iter().find(|&&e| usize::try_from(e).map_or(true, |e| e >= n_expert)) {
+        Some(&e) => Err(BackendError::OutOfRange { what: "expert", value: e.into(), limit: n_expert }),
+        None => Ok(()),
+    }
+}
