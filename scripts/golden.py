@@ -12,10 +12,11 @@ import json, math, pathlib, struct, subprocess, sys, tempfile
 # Mean negative log-likelihood of the exact recordings, which hold only the best 128 ids of each position.
 EXACT_NLL = {
     "smollm2-135m-q4_1": {"prose": 3.657, "code": 1.841, "multi": 3.208},
+    "gemma3-270m-q4_k_m": {"prose": 3.410, "code": 1.686, "multi": 4.305},
     "qwen2.5-coder-0.5b-q4_k_m": {"prose": 4.083, "code": 1.079, "multi": 4.136},
 }
-ARCHS = ["llama", "llama3-rope", "qwen2"]
-VOCABULARIES = ["gpt-2", "llama-bpe", "qwen2"]
+ARCHS = ["llama", "llama3-rope", "qwen2", "qwen3", "qwen3moe", "gemma3"]
+VOCABULARIES = ["gpt-2", "llama-bpe", "qwen2", "llama-spm", "phi-3"]
 # Every way of cutting and threading a run must give the same bits.
 CUTS = [("1", "1"), ("2", "1"), ("1", "7"), ("2", "7"), ("1", "64"), ("2", "64"), ("1", "512"), ("2", "512")]
 HASHED_TOKENS = "160"

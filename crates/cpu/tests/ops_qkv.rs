@@ -53,6 +53,8 @@ fn layer(fused: bool, ty: TensorType) -> Layer {
             base: 10000.0,
             freq_scale: 1.0,
             factors: Some(weight("factors", f32, 1, 6)),
+            yarn: None,
+            magnitude: 1.0,
         },
         kv: KV,
         act: ActPrecision::Int8,

