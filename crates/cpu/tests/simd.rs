@@ -57,6 +57,8 @@ fn floats<S: Simd>(s: S, x: &[[f32; 8]; 3], half: &[u16; 8]) -> Vec<u32> {
         simd::exp(s, a),
         simd::tanh(s, a),
         simd::silu(s, a),
+        simd::gelu(s, a),
+        s.round_f16(a),
     ];
     let mut out: Vec<u32> = f.iter().flat_map(|&v| bits(&s.to_array(v))).collect();
     let mut h = [0; 8];

@@ -2,13 +2,13 @@
 //! its fingerprint: `cargo run -p minfer-testkit --example write_tiny -- FOLDER`.
 
 use minfer_testkit::rng::fingerprint;
-use minfer_testkit::tiny::{TinySpec, family};
+use minfer_testkit::tiny::{FAMILIES, TinySpec};
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = PathBuf::from(std::env::args().nth(1).ok_or("the folder to write to is missing")?);
     std::fs::create_dir_all(&folder)?;
-    for family in family::all() {
+    for family in FAMILIES {
         let bytes = TinySpec::new(family).with_vocab().to_bytes()?;
         let mark = format!("{:016x}", fingerprint(&bytes));
         std::fs::write(folder.join(format!("{}.gguf", family.name)), bytes)?;

@@ -144,8 +144,7 @@ macro_rules! recording {
 }
 
 /// Recordings that are part of the repository: each family in F32 with the small vocabulary, and a tied
-/// model in Q4_K, which llama.cpp runs with quantised activations. Families that the engine does not load
-/// ([`Family::is_loaded`](crate::tiny::Family::is_loaded)) are among them.
+/// model in Q4_K, which llama.cpp runs with quantised activations.
 ///
 /// `oracle/record.py` makes them.
 pub fn fixtures() -> Result<Vec<Fixture>, FixtureError> {

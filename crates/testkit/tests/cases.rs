@@ -34,7 +34,7 @@ fn cases_cover_every_op_and_the_edges() {
     let names: HashSet<&str> = cases.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names.len(), cases.len());
     let ops: HashSet<&str> = cases.iter().flat_map(|c| &c.graph.nodes).map(|n| n.op.name()).collect();
-    assert_eq!(ops.len(), 15, "{ops:?}");
+    assert_eq!(ops.len(), 25, "{ops:?}");
     assert!(cases.iter().any(|c| c.dims.tokens == 1) && cases.iter().any(|c| c.dims.seqs > 1));
     let no_outputs = |c: &&minfer_testkit::OpCase| {
         c.dims.outputs == 0 && c.graph.nodes.iter().any(|n| n.op == Op::GatherRows)
@@ -42,7 +42,7 @@ fn cases_cover_every_op_and_the_edges() {
     assert!(cases.iter().any(|c| no_outputs(&c)));
     let aliased: HashSet<&str> =
         cases.iter().flat_map(|c| c.aliases.iter().map(|a| c.graph.node(a.0).op.name())).collect();
-    assert_eq!(aliased.len(), 7, "{aliased:?}");
+    assert_eq!(aliased.len(), 13, "{aliased:?}");
     // Unwritten KV slots are NaN, and no result shows it.
     for case in cases.iter().filter(|c| !c.kv.is_empty()) {
         let run = run_case(case, &mut reference()).unwrap();
@@ -244,7 +244,9 @@ fn mistakes_are_noticed() {
         if empty {
             continue;
         }
-        assert!(fails(Mistake::Values), "{}", case.name);
+        // A sixteenth of the bits of a small integer is nothing.
+        let integers = case.graph.outputs.iter().all(|&o| case.graph.node(o).dtype == DType::I32);
+        assert!(fails(Mistake::Values) || integers, "{}", case.name);
         assert!(fails(Mistake::Overrun), "{}", case.name);
         // Over its source, and even onto itself, a value that is already there looks right.
         assert!(fails(Mistake::Lazy) || !case.aliases.is_empty(), "{}", case.name);

@@ -5,8 +5,8 @@ use minfer_testkit::compare::centred_nmse;
 use minfer_testkit::golden::{self, Golden, TOLERANCE};
 use minfer_testkit::naive::{Fault, NaiveModel};
 use minfer_testkit::rng::{Rng, fingerprint};
-use minfer_testkit::tiny::family::{self, Key, QkNorm, RopeFactors};
-use minfer_testkit::tiny::{Family, TinySpec, Types, broken, vocab};
+use minfer_testkit::tiny::family::{Key, QkNorm, RopeFactors};
+use minfer_testkit::tiny::{FAMILIES, Family, TinySpec, Types, broken, vocab};
 
 /// Bound for families with GELU: llama.cpp reads it from a table of 16-bit floats.
 const GELU_LIMIT: f64 = 1e-5;
@@ -36,7 +36,7 @@ fn recorded(family: &str) -> Option<(NaiveModel, Golden)> {
 
 #[test]
 fn naive_model_agrees_with_llama_cpp() {
-    for family in family::all() {
+    for family in FAMILIES {
         let Some((model, golden)) = recorded(family.name) else { continue };
         let mut ids = golden.tokens.clone();
         ids.extend(&golden.greedy);
@@ -56,7 +56,7 @@ fn naive_model_agrees_with_llama_cpp() {
 
 #[test]
 fn comparison_with_llama_cpp_sees_mistakes() {
-    for family in family::all() {
+    for family in FAMILIES {
         let Some((model, golden)) = recorded(family.name) else { continue };
         for fault in faults(&family) {
             let wrong = model.log_probs(&golden.tokens, Some(fault)).unwrap();
@@ -182,7 +182,7 @@ fn every_type_and_shape_can_be_written() {
 #[test]
 fn every_family_can_be_quantised_and_is_recorded() {
     let fixtures = golden::fixtures().unwrap();
-    for family in family::all() {
+    for family in FAMILIES {
         assert!(fixtures.iter().any(|f| f.spec.family == family), "{}", family.name);
         let spec = TinySpec::new(family).wide().with_types(Types::all(TensorType::Q4K));
         let model = NaiveModel::parse(&spec.to_bytes().unwrap()).unwrap();

@@ -195,7 +195,7 @@ impl Reader<'_> {
             freq_scale: 1.0,
             factors,
             yarn: None,
-            magnitude: keys.factor()?.unwrap_or(1.0),
+            magnitude: keys.factor("rope.scaling.attn_factor")?.unwrap_or(1.0),
         };
         match keys.string("rope.scaling.type")?.as_deref() {
             Some("none") => {}

@@ -15,10 +15,7 @@ const TRAITS: DecoderTraits =
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: TRAITS.name,
     families: "Ministral 3, Mistral Small 3",
-    reads: &[
-        "attention.temperature_scale",
-        "expert_count",
-    ],
+    reads: &["attention.temperature_scale", "expert_count"],
     read,
 };
 

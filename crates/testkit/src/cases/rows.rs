@@ -171,7 +171,13 @@ fn ropes(list: &mut Vec<OpCase>) {
                     let x = c.rows("x", heads * head_dim);
                     let positions = c.ints("positions", InputKind::Positions, 1, positions);
                     let factors = factors.then(|| c.vector("factors", n_rot / 2, 3.0));
-                    let turns = Yarn { n_ctx_orig: 256, ext_factor: 1.0, beta_fast: 8.0, beta_slow: 1.0, whole_ends: style == RopeStyle::Halves };
+                    let turns = Yarn {
+                        n_ctx_orig: 256,
+                        ext_factor: 1.0,
+                        beta_fast: 8.0,
+                        beta_slow: 1.0,
+                        whole_ends: style == RopeStyle::Halves,
+                    };
                     let yarn = (freq_scale < 1.0).then_some(turns);
                     let magnitude = if yarn.is_some() { 1.2 } else { 1.0 };
                     let rope = Rope { style, head_dim, n_rot, base, freq_scale, factors, yarn, magnitude };

@@ -140,13 +140,6 @@ pub struct Family {
     pub keys: &'static [(&'static str, Key)],
 }
 
-impl Family {
-    /// Whether the engine loads the family.
-    pub fn is_loaded(&self) -> bool {
-        FAMILIES.iter().any(|f| f.name == self.name)
-    }
-}
-
 const SHAPE: Shape = Shape {
     n_embd: 96,
     n_layer: 4,
@@ -432,7 +425,7 @@ pub const LLAMA_YARN: Family = Family {
     ..LLAMA
 };
 
-/// The families that the engine loads; tests of the other crates run over them.
+/// All families; tests of the other crates run over them.
 pub const FAMILIES: [Family; 21] = [
     LLAMA,
     LLAMA3_ROPE,
@@ -456,12 +449,3 @@ pub const FAMILIES: [Family; 21] = [
     LLAMA_LINEAR,
     LLAMA_YARN,
 ];
-
-/// The families that the oracle knows and the engine does not yet load. To add one to the engine's tests
-/// move it to [`FAMILIES`]; nothing else names the two lists apart.
-pub const NEW_FAMILIES: [Family; 0] = [];
-
-/// All families.
-pub fn all() -> impl Iterator<Item = Family> {
-    FAMILIES.into_iter().chain(NEW_FAMILIES)
-}

@@ -10,7 +10,7 @@ mod parts;
 pub mod vocab;
 mod weights;
 
-pub use family::{FAMILIES, Family, NEW_FAMILIES};
+pub use family::{FAMILIES, Family};
 pub use mutate::mutate;
 
 use minfer_gguf::{FormatError, GgufError, TensorType, Value, Writer, encode_row};
@@ -115,9 +115,9 @@ impl TinySpec {
         }
     }
 
-    /// The family of a name of [`FAMILIES`] or [`NEW_FAMILIES`].
+    /// The family of a name of [`FAMILIES`].
     pub fn named(name: &str) -> Result<Self, TinyError> {
-        let family = family::all().find(|f| f.name == name);
+        let family = FAMILIES.into_iter().find(|f| f.name == name);
         family.map(Self::new).ok_or_else(|| TinyError::Missing(name.into()))
     }
 
