@@ -2,7 +2,7 @@
 
 use minfer_graph::{
     ActPrecision, Backend, BackendError, BackendKind, BackendTag, BufferId, BufferRules, BufferSlice,
-    Capture, Graph, KvPair, MemoryInfo, Node, NodeCall, NodeId, Op, Unsupported, WeightSpec,
+    Capture, DType, Graph, KvPair, MemoryInfo, Node, NodeCall, NodeId, Op, Unsupported, WeightSpec,
 };
 use minfer_testkit::cases::{CaseError, CaseRun};
 use minfer_testkit::{ReferenceBackend, all_cases, check, error_cases, run_case};

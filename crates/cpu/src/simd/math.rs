@@ -75,7 +75,7 @@ pub fn silu<S: Simd>(s: S, x: S::F) -> S::F {
 /// f16 and rounded to f16; 0 below -10, x above 10.
 #[inline(always)]
 pub fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
-    const A: f32 = -1.595_769_1; // -2 sqrt(2 / pi)
+    const A: f32 = -1.595_769; // -2 sqrt(2 / pi)
     let h = s.round_f16(x);
     let inner = s.fma(s.mul(s.mul(h, h), s.splat(0.044_715)), h, h);
     let y = s.round_f16(s.div(h, s.add(s.splat(1.0), exp(s, s.mul(s.splat(A), inner)))));

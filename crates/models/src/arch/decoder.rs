@@ -156,7 +156,7 @@ impl Reader<'_> {
             let (n_head, n_kv_head) = (heads[i], kv_heads[i]);
             let head_dim = match key_length {
                 Some(n) => n,
-                None if n_embd % n_head == 0 => n_embd / n_head,
+                None if n_embd.is_multiple_of(n_head) => n_embd / n_head,
                 None => {
                     let reason = format!("{n_head} heads do not divide {n_embd} values");
                     return Err(ModelError::key(&keys.name("attention.head_count"), reason));

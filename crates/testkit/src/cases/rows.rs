@@ -83,7 +83,7 @@ fn norms(list: &mut Vec<OpCase>, tokens: usize, cols: usize) {
     for (weighted, eps, alias) in
         [(true, 1e-6, None), (true, 1e-5, Some(0)), (false, 1e-6, None), (false, 0.5, Some(0))]
     {
-        let parts = if cols % 3 == 0 && weighted { 3 } else { 1 };
+        let parts = if weighted && cols.is_multiple_of(3) { 3 } else { 1 };
         let name =
             format!("RmsNorm {tokens}x{cols} weight {weighted} eps {eps} parts {parts}{}", alias_name(alias));
         let mut c = CaseBuilder::new(name, tokens, 0, 1);
