@@ -23,6 +23,11 @@ const BLOCKS: &[(&str, &str)] = &[
     ("<thinking>", "</thinking>"),
 ];
 
+/// The marks around thoughts that may be single tokens.
+pub(crate) fn marks() -> impl Iterator<Item = &'static str> {
+    BLOCKS.iter().flat_map(|(open, close)| [*open, *close])
+}
+
 /// Marks between channels, and whether what follows is a thought; `None` if it is nothing by itself.
 const CHANNELS: &[(&str, Option<bool>)] = &[
     ("<|channel|>analysis<|message|>", Some(true)),

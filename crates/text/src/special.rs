@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::reasoning;
 use crate::vocab::TokenKind;
 
 /// Texts of tokens that end a generation.
@@ -78,7 +79,7 @@ const FIM_MARKS: [&[&str]; 3] = [
     ],
 ];
 
-/// Texts of tokens that structure an answer and are shown.
+/// Texts of tokens that structure an answer and are shown. So are the marks around thoughts.
 const SHOWN: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
 /// The token that `</s>` ends, if that is a tag.
@@ -98,7 +99,8 @@ pub(crate) struct NamedIds {
 /// `<s>` is no control token.
 fn known_ids<'a>(texts: &'a [Arc<str>], merges: &[String], kinds: &[TokenKind]) -> FxHashMap<&'a str, u32> {
     let rows = FIM_ENDS.iter().chain(&FIM_MARKS).chain([&END_OF_GENERATION, &SHOWN, &OPENING]);
-    let names: FxHashSet<&str> = rows.flat_map(|row| row.iter().copied()).collect();
+    let names = rows.flat_map(|row| row.iter().copied()).chain(reasoning::marks());
+    let names: FxHashSet<&str> = names.collect();
     let mut ids: FxHashMap<&str, u32> = (0..)
         .zip(texts)
         .filter(|(_, text)| names.contains(&***text))
@@ -141,7 +143,7 @@ pub(crate) fn classify(
         set(id, TokenKind::Control);
     }
     for id in SHOWN.iter().filter_map(find) {
-        set(id, TokenKind::UserDefined);
+        set(id, TokenKind::Marker);
     }
     let ends_with = |text: &str, ends: &FxHashSet<u32>| ids.get(text).is_some_and(|id| ends.contains(id));
     // Two families end a message with `<|end|>` in the middle of an answer and the answer with other tokens.
@@ -151,7 +153,12 @@ pub(crate) fn classify(
         && let Some(id) = find(&"<|end|>")
     {
         ends.remove(&id);
-        set(id, TokenKind::UserDefined);
+        set(id, TokenKind::Marker);
+    }
+    for id in reasoning::marks().filter_map(|mark| find(&mark)) {
+        if let Some(kind @ TokenKind::Control) = kinds.get_mut(id as usize) {
+            *kind = TokenKind::Marker;
+        }
     }
     let mut ends: Vec<u32> = ends.into_iter().collect();
     ends.sort_unstable();
@@ -195,7 +202,8 @@ mod tests {
     fn families_with_other_habits() {
         let (ends, kinds) = run(&["<|return|>", "<|call|>", "<|end|>", "<|channel|>"], NamedIds::default());
         assert_eq!(ends, [0, 1]);
-        assert_eq!(kinds[2..], [TokenKind::UserDefined, TokenKind::UserDefined]);
+        assert_eq!(kinds[2..], [TokenKind::Marker, TokenKind::Marker], "shown, but no user text becomes one");
+        assert!(TokenKind::Marker.is_control());
         let (ends, kinds) = run(&["<|tool_response>", "</s>"], NamedIds::default());
         assert_eq!(ends, [0], "what merges make is text");
         assert_eq!(kinds[1], TokenKind::Normal);

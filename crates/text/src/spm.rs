@@ -137,7 +137,7 @@ fn byte_tokens(
     }
     let find = |text: &str| {
         let id = by_text.get(text).copied();
-        id.filter(|id| !matches!(kinds[*id as usize], TokenKind::Control | TokenKind::Unknown))
+        id.filter(|id| !kinds[*id as usize].is_control())
     };
     let token = |byte: u8| {
         let plain = || byte.is_ascii().then(|| find(char::from(byte).encode_utf8(&mut [0; 4])))?;

@@ -102,7 +102,7 @@ impl Tokenizer {
         let mut kinds = read_kinds(source)?;
         let named = NamedIds { eos: source.eos, eot: source.eot, eom: source.eom, fim_ends: source.fim_ends };
         let ends = special::classify(&texts, source.merges, &mut kinds, named);
-        let is_control = |id: usize| matches!(kinds[id], TokenKind::Control | TokenKind::Unknown);
+        let is_control = |id: usize| kinds[id].is_control();
         let model = build(kind, source, &texts, &kinds)?;
         let special = |also_control: bool| {
             let taken = |id: usize| kinds[id] == TokenKind::UserDefined || also_control && is_control(id);
@@ -254,7 +254,7 @@ impl Tokenizer {
 
     /// Whether `id` is a control token (or the unknown token): shown to nobody, written by no user.
     pub fn is_control(&self, id: u32) -> bool {
-        matches!(self.kind(id), Some(TokenKind::Control | TokenKind::Unknown))
+        self.kind(id).is_some_and(TokenKind::is_control)
     }
 
     /// The id of the control token with this text.
@@ -294,7 +294,7 @@ impl Tokenizer {
         };
         match kind {
             TokenKind::Normal | TokenKind::Byte => self.model.decode(text, kind, out),
-            TokenKind::UserDefined => out.extend_from_slice(text.as_bytes()),
+            TokenKind::UserDefined | TokenKind::Marker => out.extend_from_slice(text.as_bytes()),
             TokenKind::Control | TokenKind::Unknown if show_special => out.extend_from_slice(text.as_bytes()),
             TokenKind::Control | TokenKind::Unknown | TokenKind::Unused => {}
         }
@@ -349,7 +349,7 @@ fn build(
     let add_space = source.add_space == Some(true);
     Ok(match kind {
         ModelKind::Bpe => {
-            let of_text = |id: usize| !matches!(kinds[id], TokenKind::Control | TokenKind::Unknown);
+            let of_text = |id: usize| !kinds[id].is_control();
             Box::new(Bpe::new(settings(source)?, texts, of_text, source.merges)?)
         }
         ModelKind::Spm => Box::new(Spm::new(texts, kinds, scores()?, source.unknown, add_space)?),

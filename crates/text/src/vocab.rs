@@ -17,6 +17,9 @@ pub enum TokenKind {
     Unknown,
     /// Steers the conversation; user text never becomes one.
     Control,
+    /// Steers the conversation as [`TokenKind::Control`] does, but is part of an answer's text: the marks between
+    /// channels or around thoughts.
+    Marker,
     /// Text that is a token of its own wherever it stands.
     UserDefined,
     /// Fills the vocabulary; stands for nothing.
@@ -26,6 +29,11 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
+    /// Whether user text never becomes such a token, and a template may.
+    pub fn is_control(self) -> bool {
+        matches!(self, TokenKind::Control | TokenKind::Unknown | TokenKind::Marker)
+    }
+
     /// The kind with this number in a file; unknown numbers stand for nothing.
     pub fn from_number(number: i32) -> Self {
         match number {
