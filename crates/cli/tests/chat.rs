@@ -133,3 +133,19 @@ fn a_model_without_a_template_is_refused() {
     let o = with_stdin(&["chat", path.to_str().unwrap()], b"hello\n");
     assert!(fails(&o, 1).contains("chat template"));
 }
+
+#[test]
+fn thoughts_do_not_go_to_stdout() {
+    let (folder, model) = model();
+    let template = "{% for m in messages %}<|im_start|>{{ m.content.split('</think>')[-1] }}<|im_end|>{% endfor %}\
+<|im_start|><think>";
+    let template = write(folder.path(), "thinking.jinja", template.as_bytes());
+    let saved = folder.path().join("chat.json");
+    let lines = format!("hello\n/save {}\n", saved.display());
+    let args = ["chat", &model, "--chat-template", template.to_str().unwrap(), "-n", "8", "--temp", "0"];
+    let o = with_stdin(&args, lines.as_bytes());
+    assert_eq!(succeeds(&o), "");
+    let saved = read(&saved);
+    let thoughts = saved["messages"][1]["reasoning_content"].as_str().unwrap();
+    assert!(!thoughts.is_empty() && stderr(&o).starts_with(thoughts), "{}", stderr(&o));
+}

@@ -16,7 +16,8 @@ use crate::sampler::Sampler;
 use crate::session::{Control, Session};
 use history::{Fit, History};
 use minfer_text::{
-    ChatTemplate, LocalTime, Message, RenderInput, TemplateError, TemplateErrorKind, Tokenizer,
+    ChatTemplate, LocalTime, Message, Reasoning, ReasoningSplitter, RenderInput, TemplateError,
+    TemplateErrorKind, Thought, Tokenizer,
 };
 
 /// What happens when a conversation outgrows the context.
@@ -57,15 +58,19 @@ pub struct Speaker<'a, 'c> {
     pub overflow: Overflow,
     /// Stops an answer from elsewhere.
     pub control: Control<'c>,
-    /// Gets the answer as it grows.
-    pub on_text: &'a mut dyn FnMut(&str),
+    /// Gets thoughts and answer as they grow; thoughts only where the template is for a model that has some.
+    pub on_text: &'a mut dyn FnMut(&Thought),
 }
 
 /// An answer and what it cost.
 #[derive(Clone, Debug)]
 pub struct Turn {
-    /// The answer.
+    /// What the model wrote, thoughts and the marks around them included.
     pub answer: Answer,
+    /// What it said to the user: the content of the new message.
+    pub text: String,
+    /// What it said to itself: the `reasoning_content` of the new message.
+    pub thoughts: String,
     /// Tokens that were computed before the first new one.
     pub prefilled: usize,
     /// Tokens that were in the cache and stayed.
@@ -185,7 +190,10 @@ impl Conversation {
         let turn = self.answer(speaker);
         match &turn {
             Ok(turn) if turn.answer.finish != Finish::Cancelled || !turn.answer.text.is_empty() => {
-                let message = Message::new("assistant", turn.answer.text.as_str());
+                let mut message = Message::new("assistant", turn.text.as_str());
+                if !turn.thoughts.is_empty() {
+                    message = message.with("reasoning_content", turn.thoughts.as_str());
+                }
                 let interrupted = turn.answer.finish == Finish::Cancelled;
                 self.entries.push(Entry { message, interrupted });
             }
@@ -197,7 +205,7 @@ impl Conversation {
     fn answer(&mut self, speaker: &mut Speaker<'_, '_>) -> Result<Turn, Error> {
         let model = self.model.clone();
         let tokenizer = model.tokenizer()?;
-        let (fit, dropped) = self.fitting(tokenizer, speaker)?;
+        let (Prompt { fit, thinking }, dropped) = self.fitting(tokenizer, speaker)?;
         let cached = speaker.session.sequence_len(self.seq)?;
         // Logits come only with a token that is computed, so the last one is computed again if none is new.
         let reused = cached.min(fit.kept - usize::from(fit.rest.is_empty() && fit.kept > 0));
@@ -206,15 +214,26 @@ impl Conversation {
         let prompt = [&kept[reused..], &fit.rest].concat();
         speaker.sampler.forget();
         kept[..reused].iter().for_each(|&id| speaker.sampler.accept(id));
+        let reasoning = self.template.reasoning();
+        let marks_are_control = reasoning.is_some_and(|r| marks_are_control(tokenizer, r));
+        let options = GenerateOptions {
+            show_control: speaker.options.show_control || marks_are_control,
+            ..speaker.options.clone()
+        };
+        let splitter = reasoning.map(|r| ReasoningSplitter::new(r, thinking));
+        let mut said =
+            Said { splitter, text: String::new(), thoughts: String::new(), on_text: speaker.on_text };
         let answer = generate(
             speaker.session,
             self.seq,
             &prompt,
             speaker.sampler,
-            speaker.options,
+            &options,
             &speaker.control,
-            speaker.on_text,
+            &mut |text| said.push(text),
         );
+        said.finish();
+        let (text, thoughts) = (said.text, said.thoughts);
         // Without an answer the history stays as it was; what the cache lost of it is computed again when needed.
         let answer = match answer {
             Ok(answer) => answer,
@@ -228,34 +247,38 @@ impl Conversation {
             self.history.write(&answer.tokens);
         }
         let rewritten = cached.saturating_sub(fit.kept);
-        Ok(Turn { answer, prefilled: prompt.len(), reused, rewritten, dropped })
+        Ok(Turn { answer, text, thoughts, prefilled: prompt.len(), reused, rewritten, dropped })
     }
 
     /// The rendering compared with the history, and how many messages had to go before it fitted the context.
-    fn fitting(&mut self, tokenizer: &Tokenizer, speaker: &Speaker<'_, '_>) -> Result<(Fit, usize), Error> {
+    fn fitting(
+        &mut self,
+        tokenizer: &Tokenizer,
+        speaker: &Speaker<'_, '_>,
+    ) -> Result<(Prompt, usize), Error> {
         let limit = speaker.session.options().n_ctx;
-        let mut fit = self.render(tokenizer)?;
+        let mut prompt = self.render(tokenizer)?;
         let all = self.entries.len();
-        let needed = |fit: &Fit| fit.kept + fit.rest.len();
         if speaker.overflow == Overflow::DropOldest {
             let answer = speaker.options.max_tokens.unwrap_or(usize::MAX).min(limit / 8);
-            if needed(&fit) + answer > limit {
-                while needed(&fit) + limit / 4 > limit && self.drop_oldest_turn() {
-                    fit = self.render(tokenizer)?;
+            if prompt.len() + answer > limit {
+                while prompt.len() + limit / 4 > limit && self.drop_oldest_turn() {
+                    prompt = self.render(tokenizer)?;
                 }
             }
         }
-        match needed(&fit) {
+        match prompt.len() {
             n if n > limit => Err(Error::context(n, limit)),
-            _ => Ok((fit, all - self.entries.len())),
+            _ => Ok((prompt, all - self.entries.len())),
         }
     }
 
-    fn render(&self, tokenizer: &Tokenizer) -> Result<Fit, Error> {
+    fn render(&self, tokenizer: &Tokenizer) -> Result<Prompt, Error> {
         let messages = self.entries.iter().map(|e| e.message.clone()).collect();
         let input = RenderInput { messages, ..self.base.clone() };
         let rendered = self.template.render(&input).map_err(|e| template_error(&e))?;
-        Ok(self.history.fit(tokenizer, &rendered.parts))
+        let thinking = self.template.reasoning().is_some_and(|r| r.opened_by(&rendered));
+        Ok(Prompt { fit: self.history.fit(tokenizer, &rendered.parts), thinking })
     }
 
     /// Removes the oldest question with all that followed up to the next one, unless it is the last.
@@ -272,6 +295,59 @@ impl Conversation {
     fn system_len(&self) -> usize {
         self.entries.iter().take_while(|e| e.message.role() == "system").count()
     }
+}
+
+/// A rendered conversation.
+struct Prompt {
+    fit: Fit,
+    /// Whether it ends in the middle of thoughts.
+    thinking: bool,
+}
+
+impl Prompt {
+    /// Number of ids.
+    fn len(&self) -> usize {
+        self.fit.kept + self.fit.rest.len()
+    }
+}
+
+/// An answer on its way out, told apart from thoughts.
+struct Said<'a> {
+    splitter: Option<ReasoningSplitter>,
+    text: String,
+    thoughts: String,
+    on_text: &'a mut dyn FnMut(&Thought),
+}
+
+impl Said<'_> {
+    fn push(&mut self, text: &str) {
+        let said = match &mut self.splitter {
+            Some(splitter) => splitter.push(text),
+            None => vec![Thought::Answer(text.to_owned())],
+        };
+        self.say(&said);
+    }
+
+    fn finish(&mut self) {
+        let rest = self.splitter.as_mut().map(ReasoningSplitter::finish).unwrap_or_default();
+        self.say(&rest);
+    }
+
+    fn say(&mut self, said: &[Thought]) {
+        for thought in said {
+            match thought {
+                Thought::Answer(text) => self.text.push_str(text),
+                Thought::Reasoning(text) => self.thoughts.push_str(text),
+            }
+            (self.on_text)(thought);
+        }
+    }
+}
+
+/// Whether the marks around thoughts are made of control tokens, which texts do not show.
+fn marks_are_control(tokenizer: &Tokenizer, reasoning: Reasoning) -> bool {
+    let marks = [reasoning.open(), reasoning.close()];
+    tokenizer.control_texts().any(|control| marks.iter().any(|mark| mark.contains(control)))
 }
 
 fn template_error(error: &TemplateError) -> Error {

@@ -17,6 +17,8 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Go on past the model's end tokens.
     pub ignore_eos: bool,
+    /// Show the control tokens that the model writes, as they are spelt; the one that ends the answer is not shown.
+    pub show_control: bool,
 }
 
 /// Why a generation ended.
@@ -37,7 +39,7 @@ pub enum Finish {
 /// A finished generation.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The text, without stop strings and control tokens.
+    /// The text, without stop strings, and without control tokens unless these were asked for.
     pub text: String,
     /// The tokens, including the end token.
     pub tokens: Vec<u32>,
@@ -83,7 +85,7 @@ pub fn generate(
         prompt_tokens: prompt.len(),
         prompt_time: Duration::ZERO,
     };
-    let mut detokenizer = tokenizer.detokenizer_after(prompt, false);
+    let mut detokenizer = tokenizer.detokenizer_after(prompt, options.show_control);
     let mut next: Vec<u32> = prompt.to_vec();
     loop {
         let sampled = match run.step(&next, sampler)? {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use minfer::text::{ChatTemplate, EncodeOptions, Message};
+use minfer::text::{ChatTemplate, EncodeOptions, Message, Thought};
 use minfer::{
     Answer, Control, Conversation, Entry, ErrorKind, Finish, GenerateOptions, Model, Overflow, Sampler,
     SamplerConfig, Session, SessionOptions, Speaker, Turn, generate,
@@ -44,7 +44,7 @@ impl Talk {
     fn with<T>(
         &mut self,
         control: Control<'_>,
-        on_text: &mut dyn FnMut(&str),
+        on_text: &mut dyn FnMut(&Thought),
         act: impl FnOnce(&mut Conversation, &mut Speaker<'_, '_>) -> T,
     ) -> T {
         let mut speaker = Speaker {
@@ -245,7 +245,7 @@ fn a_stopped_answer_stays_and_is_marked() {
     talk.options.ignore_eos = true;
     let (cancel, seen) = (AtomicBool::new(false), Cell::new(0));
     let control = Control { cancel: Some(&cancel), progress: None };
-    let mut stop = |_: &str| {
+    let mut stop = |_: &Thought| {
         seen.set(seen.get() + 1);
         cancel.store(seen.get() == 4, Ordering::Relaxed);
     };
@@ -279,4 +279,29 @@ fn stopping_before_the_first_token_takes_the_question_back() {
     let mut other = Talk::new(&model, vocab::CHAT_TEMPLATE, 1024, greedy());
     other.ask("hello");
     assert_eq!(other.ask("more").answer.tokens, asked.answer.tokens);
+}
+
+#[test]
+fn thoughts_are_told_apart_and_kept_with_the_answer() {
+    const THINKING: &str = "{%- for m in messages -%}<|im_start|>{{ m.role }}\n\
+{{ m.content.split('</think>')[-1] }}<|im_end|>\n{%- endfor -%}\
+{%- if add_generation_prompt -%}<|im_start|>assistant\n<think>\n{% endif -%}";
+    let (_file, model) = model();
+    let mut talk = Talk::new(&model, THINKING, 1024, greedy());
+    let mut heard = String::new();
+    let mut hear = |said: &Thought| match said {
+        Thought::Reasoning(text) => heard.push_str(text),
+        Thought::Answer(text) => panic!("{text:?} is no thought"),
+    };
+    let turn =
+        talk.with(Control::default(), &mut hear, |c, s| c.ask(Message::new("user", "hello"), s)).unwrap();
+    assert_eq!((turn.text.as_str(), turn.thoughts.as_str()), ("", heard.as_str()));
+    assert!(!heard.is_empty());
+    let message = &talk.conversation.entries()[1].message;
+    assert_eq!(
+        (&message.fields["content"], &message.fields["reasoning_content"]),
+        (&"".into(), &heard.into())
+    );
+    // The template leaves thoughts out of what follows.
+    assert!(talk.ask("more").rewritten > 0);
 }

@@ -39,6 +39,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         max_tokens: usize::try_from(args.limits.max_tokens).ok(),
         stop: args.limits.stop.clone(),
         ignore_eos: args.ignore_eos,
+        ..GenerateOptions::default()
     };
     let mut closed = None;
     let cancel = std::sync::atomic::AtomicBool::new(false);

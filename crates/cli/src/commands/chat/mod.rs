@@ -169,7 +169,7 @@ impl Chat {
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.settings.limits.max_tokens).ok(),
             stop: self.settings.limits.stop.clone(),
-            ignore_eos: false,
+            ..GenerateOptions::default()
         };
         let screen = &mut self.screen;
         let turn = act(
@@ -180,8 +180,8 @@ impl Chat {
                 options: &options,
                 overflow: self.overflow,
                 control: Control { cancel: Some(interrupt), progress: None },
-                on_text: &mut |text| {
-                    if !screen.answer(text) {
+                on_text: &mut |said| {
+                    if !screen.said(said) {
                         interrupt.store(true, Ordering::Relaxed);
                     }
                 },

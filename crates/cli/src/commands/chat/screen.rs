@@ -1,6 +1,7 @@
 //! What a chat shows: answers on stdout, everything else on stderr.
 
 use crate::exit::printable;
+use minfer::text::Thought;
 use minfer::{Finish, Turn};
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -17,7 +18,9 @@ pub struct Screen {
     pub quiet: bool,
     /// Whether stdout shows what a control character means.
     terminal: bool,
-    /// Whether the answer so far ends a line.
+    /// Whether what comes is a thought.
+    thinking: bool,
+    /// Whether what was shown ends a line.
     at_line_start: bool,
     /// Why stdout can't be written any more.
     closed: Option<io::Error>,
@@ -25,19 +28,51 @@ pub struct Screen {
 
 impl Screen {
     pub fn new(quiet: bool) -> Self {
-        Screen { quiet, terminal: io::stdout().is_terminal(), at_line_start: true, closed: None }
+        Screen {
+            quiet,
+            terminal: io::stdout().is_terminal(),
+            thinking: false,
+            at_line_start: true,
+            closed: None,
+        }
     }
 
-    /// A piece of an answer; `false` if nobody can read it.
-    pub fn answer(&mut self, text: &str) -> bool {
+    /// A piece of an answer, or of the thoughts before it; `false` if nobody can read it.
+    pub fn said(&mut self, said: &Thought) -> bool {
+        let (text, thought) = match said {
+            Thought::Answer(text) => (text, false),
+            Thought::Reasoning(text) => (text, true),
+        };
+        if self.thinking != thought {
+            self.end_line();
+            self.thinking = thought;
+        }
+        self.write(text);
+        self.closed.is_none()
+    }
+
+    /// Thoughts are dim on a terminal. Otherwise stdout is for answers alone, and they go to stderr like notes.
+    fn write(&mut self, text: &str) {
         if text.is_empty() || self.closed.is_some() {
-            return self.closed.is_none();
+            return;
+        }
+        self.at_line_start = text.ends_with('\n');
+        if self.thinking && !self.terminal {
+            if !self.quiet {
+                let _ = io::stderr().write_all(text.as_bytes());
+            }
+            return;
         }
         let shown = if self.terminal { harmless(text) } else { text.into() };
+        let shown = if self.thinking { console::style(shown).dim().to_string().into() } else { shown };
         let mut out = io::stdout().lock();
         self.closed = out.write_all(shown.as_bytes()).and_then(|()| out.flush()).err();
-        self.at_line_start = text.ends_with('\n');
-        self.closed.is_none()
+    }
+
+    fn end_line(&mut self) {
+        if !self.at_line_start {
+            self.write("\n");
+        }
     }
 
     /// Ends the line of an answer.
@@ -45,9 +80,8 @@ impl Screen {
     /// # Errors
     /// Stdout can't be written.
     pub fn end_answer(&mut self) -> Result<(), Closed> {
-        if !self.at_line_start {
-            self.answer("\n");
-        }
+        self.end_line();
+        self.thinking = false;
         self.closed.take().map_or(Ok(()), |e| Err(Closed(e)))
     }
 
