@@ -310,7 +310,6 @@ mod tests {
                 eos: Some(2),
                 unknown: Some(0),
                 add_bos: Some(true),
-                add_eos: Some(false),
                 add_space: Some(true),
                 ..VocabSource::default()
             };
