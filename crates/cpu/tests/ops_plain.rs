@@ -10,7 +10,7 @@ use minfer_graph::{
     Backend, BackendError, BufferSlice, Dim, GraphBuilder, InputKind, KvShape, NodeId, Op, PAGE, Rope,
     RopeStyle, Shape, WeightSpec,
 };
-use ops_support::cache::{TYPES, read_regions, region, rounded};
+use ops_support::cache::{TYPES, hadamard, read_regions, region, rounded};
 use ops_support::{Bench, Random, all_options, assert_close, assert_same, contract, dims, f32_weight};
 
 /// Row counts and lengths: single rows, tails of every kind, and enough to use all threads.
@@ -280,7 +280,8 @@ fn kv_store_places_rows() {
             let (k_len, v_len) = (4 * 40 * PAGE, 4 * 18 * PAGE);
             let (mut k_want, mut v_want) = (vec![f32::NAN; k_len], vec![f32::NAN; v_len]);
             bench.kv = Some(region(&mut bench, &kv, ty, 4, &k_want, &v_want));
-            let (k_kept, v_kept) = (rounded(ty.k, 20, &ks), rounded(ty.v, 9, &vs));
+            let (k_kept, v_kept) =
+                (rounded(ty.k, 20, &hadamard(ty.k, &ks, 20, false)), rounded(ty.v, 9, &vs));
             for (i, &row) in row_values.iter().enumerate() {
                 let (page, slot) = (row as usize / PAGE, row as usize % PAGE);
                 for (h, d) in (0..2).flat_map(|h| (0..20).map(move |d| (h, d))) {

@@ -7,6 +7,9 @@ use std::fmt;
 /// Values of a head at one position that share a scale in a `q8_0` cache.
 pub const KV_BLOCK: usize = 32;
 
+/// Most values of a key that are rotated together.
+pub const MAX_ROTATION: usize = 256;
+
 /// Type of a K or V cache, and so how a page is laid out.
 ///
 /// A page holds [`PAGE`] positions of every KV head, head after head, so that one head's part of a page
@@ -17,6 +20,7 @@ pub const KV_BLOCK: usize = 32;
 ///   A block is up to [`KV_BLOCK`] neighbouring values of one head at one position (the last one is
 ///   shorter if the head's size is no multiple), and a value is `d * q`. A position is quantised once,
 ///   when it is written, and from nothing but its own values.
+///   Keys are rotated first: [`KvType::key_rotation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvType {
     /// 16-bit float.
@@ -37,6 +41,23 @@ impl KvType {
             KvType::F16 => "f16",
             KvType::F32 => "f32",
             KvType::Q8_0 => "q8_0",
+        }
+    }
+
+    /// Values of a key that are rotated together before they are stored: a power of two that divides
+    /// `dim`, 1 where the type stores keys as they are.
+    ///
+    /// The rotation is the Hadamard matrix, by butterflies over halves, quarters and so on; a query is
+    /// rotated alike and divided by the number. Products stay what they are, and a large value that would
+    /// leave the others of its block few levels is spread over all of them.
+    pub const fn key_rotation(self, dim: usize) -> usize {
+        match self {
+            KvType::F16 | KvType::F32 => 1,
+            KvType::Q8_0 => {
+                // `dim` 0 has no lowest bit.
+                let divisor = dim & dim.wrapping_neg();
+                if divisor < MAX_ROTATION { divisor } else { MAX_ROTATION }
+            }
         }
     }
 

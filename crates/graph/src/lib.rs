@@ -43,7 +43,7 @@ pub use fuse::{Fusion, FusionRefusal, FusionReport, FusionSwitches, fuse};
 pub use graph::{Graph, Node, NodeId, TensorPart, WeightId, WeightSpec};
 pub use infer::infer;
 pub use kv::{KvRegion, KvStorage};
-pub use kv_type::{KV_BLOCK, KvType, KvTypes};
+pub use kv_type::{KV_BLOCK, KvType, KvTypes, MAX_ROTATION};
 pub use lifetime::{Lifetime, Lifetimes, lifetimes};
 pub use memory::{Arena, Location, MemoryPlan, Placement, Staging, plan_memory};
 pub use op::{

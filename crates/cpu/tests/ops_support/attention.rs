@@ -1,6 +1,6 @@
 //! Attention cases: a cache with scattered pages and NaN wherever nothing may be read.
 
-use super::cache::{region, rounded};
+use super::cache::{hadamard, region, rounded};
 use super::contract::{Scores, attention, attention_f64, visible};
 use super::{Bench, Random, dims, f32_weight};
 use minfer_cpu::CpuOptions;
@@ -187,6 +187,7 @@ impl Setup {
                     let v = |p: usize, d: usize| self.v[i][(p * c.n_kv_head + kv_head) * c.v_dim + d];
                     let head = (self.first[i] + t) * c.n_head + h;
                     let q = &self.q[head * c.head_dim..][..c.head_dim];
+                    let q = &hadamard(c.ty.k, q, c.head_dim, true);
                     let sink = c.sinks.then(|| self.sinks[h]);
                     let rule = Scores { scale: c.op(None).scale, softcap: c.softcap, sink };
                     let result = f(q, rule, visible(start + t, c.window), &k, &v);

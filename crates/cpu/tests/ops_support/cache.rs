@@ -31,6 +31,22 @@ pub fn rounded(ty: KvType, dim: usize, rows: &[f32]) -> Vec<f32> {
     }
 }
 
+/// Keys of one head as a cache of the type keeps them before it rounds them, or a query that meets them.
+pub fn hadamard(ty: KvType, rows: &[f32], dim: usize, query: bool) -> Vec<f32> {
+    if ty != KvType::Q8_0 {
+        return rows.to_vec();
+    }
+    let n = (1..=256).rev().find(|n: &usize| n.is_power_of_two() && dim.is_multiple_of(*n)).unwrap();
+    let mut x = rows.to_vec();
+    for bit in (0..n.ilog2()).rev() {
+        for i in (0..x.len()).filter(|i| i >> bit & 1 == 0) {
+            let (a, b) = (x[i], x[i + (1 << bit)]);
+            (x[i], x[i + (1 << bit)]) = (a + b, a - b);
+        }
+    }
+    x.iter().map(|x| if query { x / n as f32 } else { *x }).collect()
+}
+
 /// The K or the V of a cache.
 #[derive(Clone, Copy)]
 pub struct Side {

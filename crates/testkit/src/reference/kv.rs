@@ -67,8 +67,22 @@ impl Side {
         ((0..self.dim).map(value).collect(), (0..blocks).map(scale).collect())
     }
 
+    /// Values that are rotated together.
+    fn rotation(&self) -> usize {
+        if self.positions_last { self.ty.key_rotation(self.dim) } else { 1 }
+    }
+
     /// A row's values.
     pub fn get(&self, bytes: &[u8], row: HeadRow) -> Vec<f32> {
+        let mut x = self.get_stored(bytes, row);
+        // The rotation is its own inverse but for a factor.
+        let n = self.rotation();
+        rotate(&mut x, n);
+        x.iter().map(|x| x / n as f32).collect()
+    }
+
+    /// A row's values as they are stored.
+    fn get_stored(&self, bytes: &[u8], row: HeadRow) -> Vec<f32> {
         let (values, scales) = self.ranges(row);
         let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f32();
         let get = |(d, range): (usize, Range<usize>)| {
@@ -86,6 +100,8 @@ impl Side {
     pub fn set(&self, bytes: &mut [u8], row: HeadRow, x: &[f32]) {
         let (values, scales) = self.ranges(row);
         if self.ty == KvType::Q8_0 {
+            let mut x = x.to_vec();
+            rotate(&mut x, self.rotation());
             let blocks = x.chunks(KV_BLOCK).zip(values.chunks(KV_BLOCK));
             for ((x, values), scale) in blocks.zip(scales) {
                 let (d, q) = quantize(x);
@@ -100,6 +116,17 @@ impl Side {
                 KvType::F32 | KvType::Q8_0 => bytes[at].copy_from_slice(&x.to_le_bytes()),
             }
         }
+    }
+}
+
+/// Multiplies each `n` values by the Hadamard matrix.
+fn rotate(x: &mut [f32], n: usize) {
+    let mut half = n / 2;
+    while half > 0 {
+        for i in (0..x.len()).filter(|i| i & half == 0) {
+            (x[i], x[i + half]) = (x[i] + x[i + half], x[i] - x[i + half]);
+        }
+        half /= 2;
     }
 }
 

@@ -7,8 +7,8 @@
 mod item;
 mod page;
 
-use super::kv::{Region, kv_regions};
-use super::parallel::SharedMut;
+use super::kv::{Region, RotateQuery, kv_regions};
+use super::parallel::{SharedMut, for_each_row};
 use super::vector::{Pairwise, zip};
 use super::weights::check_vector;
 use super::{Ctx, Kernel};
@@ -33,6 +33,8 @@ pub struct AttentionScratch {
     workspaces: Mutex<Vec<Workspace>>,
     /// Partial results of items that are cut by pages.
     partials: State,
+    /// Queries rotated for a cache that keeps rotated keys.
+    queries: Vec<f32>,
 }
 
 impl AttentionScratch {
@@ -59,11 +61,32 @@ impl Kernel for Attention {
         let (q, out) = (typed(q)?, typed_mut(out)?);
         let rows = ctx.call.node.shape.n_rows(ctx.call.dims);
         let sequences = sequences(self, rows, typed(extents)?, typed(table)?, kv.n_pages)?;
+        let mut rotated = std::mem::take(&mut ctx.scratch.attention.queries);
+        let q = match kv.ty.k.key_rotation(self.head_dim) {
+            1 => q,
+            chunk => rotate(ctx.isa, ctx.pool, q, self.head_dim, chunk, &mut rotated),
+        };
         let engine = Engine { isa: ctx.isa, pool: ctx.pool, scratch: &mut ctx.scratch.attention };
         let shape = Shape::new(self, sinks, q, Region::new(k, kv.ty.k)?, Region::new(v, kv.ty.v)?);
         engine.run(&shape, &sequences, out);
+        ctx.scratch.attention.queries = rotated;
         Ok(())
     }
+}
+
+/// Queries as they meet rotated keys.
+fn rotate<'a>(
+    isa: Isa,
+    pool: &Pool,
+    q: &[f32],
+    head_dim: usize,
+    chunk: usize,
+    rotated: &'a mut Vec<f32>,
+) -> &'a [f32] {
+    rotated.clear();
+    rotated.extend_from_slice(q);
+    for_each_row(pool, rotated, head_dim, |_, q| dispatch!(isa, s => s.run(RotateQuery { q, chunk })));
+    rotated
 }
 
 fn kv_shape(a: &Attention) -> KvShape {

@@ -2,6 +2,7 @@
 
 mod format;
 mod q8;
+mod rotate;
 
 use super::parallel::MIN_PARALLEL;
 use super::{Ctx, Kernel};
@@ -12,6 +13,7 @@ use crate::simd::{Isa, Simd};
 pub use format::Region;
 use format::{RegionMut, Side};
 use minfer_graph::{BackendError, BufferSlice, Graph, KvPair, KvShape, KvTypes, PAGE, Unsupported};
+pub use rotate::RotateQuery;
 use std::ops::Range;
 
 /// A shape without values has no kernel.

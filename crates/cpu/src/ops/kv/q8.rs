@@ -1,11 +1,12 @@
 //! The `q8_0` cache: signed bytes with an f16 scale per block of up to 32 values of a head at a position.
 //!
-//! A head page is the bytes, ordered like the floats of other types, then the scales `[block][pos]`.
+//! Keys are rotated before. A head page is the bytes, ordered like the floats of other types, then the scales `[block][pos]`.
 
 use super::format::KvFormat;
+use super::rotate::Rotate;
 use crate::matmul::acts::{levels, scale};
 use crate::simd::{Kernel, Simd};
-use minfer_graph::{KV_BLOCK, PAGE};
+use minfer_graph::{KV_BLOCK, KvType, MAX_ROTATION, PAGE};
 use std::ops::Range;
 
 /// The format. Its word is 16 bits wide: a scale, or two bytes.
@@ -39,11 +40,22 @@ impl KvFormat for Q8_0 {
     fn store_k<S: Simd>(s: S, x: &[f32], page: &mut [u16], slot: usize) {
         let (q, d) = page.split_at_mut(PAGE / 2 * x.len());
         let q: &mut [u8] = bytemuck::cast_slice_mut(q);
-        for (block, x) in x.chunks(KV_BLOCK).enumerate() {
-            let levels = quantize(s, x, &mut d[block * PAGE + slot]);
-            let lanes = q[block * KV_BLOCK * PAGE..].chunks_exact_mut(PAGE);
-            for (lane, level) in lanes.zip(&levels[..x.len()]) {
-                lane[slot] = *level;
+        let chunk = KvType::Q8_0.key_rotation(x.len());
+        // Whole chunks and whole blocks: both are powers of two.
+        let piece = chunk.max(KV_BLOCK);
+        let mut rotated = [0.0; MAX_ROTATION];
+        for (x, (q, d)) in
+            x.chunks(piece).zip(q.chunks_mut(piece * PAGE).zip(d.chunks_mut(piece / KV_BLOCK * PAGE)))
+        {
+            let rotated = &mut rotated[..x.len()];
+            rotated.copy_from_slice(x);
+            Rotate { x: rotated, chunk }.run(s);
+            let blocks = rotated.chunks(KV_BLOCK).zip(q.chunks_mut(KV_BLOCK * PAGE));
+            for ((x, q), d) in blocks.zip(d.chunks_exact_mut(PAGE)) {
+                let levels = quantize(s, x, &mut d[slot]);
+                for (lane, level) in q.chunks_exact_mut(PAGE).zip(levels) {
+                    lane[slot] = level;
+                }
             }
         }
     }
