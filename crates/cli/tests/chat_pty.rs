@@ -148,10 +148,10 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     assert_eq!((said.len(), said[0].as_str()), (2, "hello"), "{saved}");
     assert!(!said[1].is_empty());
     assert_eq!(saved["messages"][1]["interrupted"], true);
-    // The chat goes on from there.
+    // The chat goes on from there; all up to the answer is still in the cache, however short the answer was.
     chat.say("/set max-tokens 3");
     let shown = chat.say("more");
-    assert!(number_before(&shown, "reused") > 20, "{shown}");
+    assert!(number_before(&shown, "reused") >= 10, "{shown}");
     assert_eq!(contents(&chat.saved("b.json"))[1], said[1]);
     chat.ends("\u{4}");
 }
