@@ -54,10 +54,11 @@ impl SpecialSet {
         SpecialSet { tokens: tokens.into_iter().map(special).collect(), trie, spaces_alike: false }
     }
 
-    /// The set, for a vocabulary that takes `▁` and the space for the same. Tokens with a `▁` of their own are found as
-    /// they are, or else not at all.
+    /// The set, for a vocabulary that takes `▁` and the space for the same: tokens with spaces are found in texts with `▁`.
+    /// A set with a `▁` in its tokens stays as it is, or they would not be found.
     pub(crate) fn with_spaces_alike(mut self) -> Self {
-        self.spaces_alike = !self.tokens.iter().any(|token| token.text.contains(SPACE));
+        let any = |c: char| self.tokens.iter().any(|token| token.text.contains(c));
+        self.spaces_alike = any(' ') && !any(SPACE);
         self
     }
 

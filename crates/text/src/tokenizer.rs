@@ -16,7 +16,7 @@ use crate::special::{self, NamedIds};
 use crate::split::PreSettings;
 use crate::spm::Spm;
 use crate::ugm::Ugm;
-use crate::vocab::{Defaults, ModelKind, TokenKind, VocabSource};
+use crate::vocab::{self, Defaults, ModelKind, TokenKind, VocabSource};
 use crate::wpm::Wpm;
 
 /// A tokenizer.
@@ -76,6 +76,11 @@ impl Default for Place {
 }
 
 impl Tokenizer {
+    /// Every value of `tokenizer.ggml.model` that is supported, and what it stands for.
+    pub fn known_models() -> impl Iterator<Item = (&'static str, &'static str)> {
+        vocab::MODELS.iter().map(|(name, what, ..)| (*name, *what))
+    }
+
     /// Builds the tokenizer that a file describes.
     ///
     /// # Errors
@@ -92,11 +97,8 @@ impl Tokenizer {
     ///
     /// As [`from_metadata`](Self::from_metadata).
     pub fn from_source(source: &VocabSource<'_>) -> Result<Self, TokenizerError> {
-        let (kind, mut defaults) = ModelKind::by_name(source.model)?;
-        if kind == ModelKind::Bpe {
-            defaults.add_bos = Some(settings(source)?.add_bos);
-        }
-        let source = &with_defaults(source, kind, defaults);
+        let (kind, defaults) = ModelKind::by_name(source.model)?;
+        let source = &with_defaults(source, kind, defaults)?;
         check_ids(source)?;
         let texts: Vec<Arc<str>> = source.tokens.iter().map(|text| text.as_str().into()).collect();
         let mut kinds = read_kinds(source)?;
@@ -378,24 +380,39 @@ fn settings(source: &VocabSource<'_>) -> Result<PreSettings, TokenizerError> {
 }
 
 /// The source with the defaults where it is silent; default ids outside the vocabulary are left out.
-fn with_defaults<'a>(source: &VocabSource<'a>, kind: ModelKind, defaults: Defaults) -> VocabSource<'a> {
-    // WordPiece frames every text, whatever the file says, with tokens of its own.
-    let frames = kind == ModelKind::Wpm;
-    let (first, last) =
-        if frames { (source.bos.or(source.cls), source.separator) } else { (source.bos, source.eos) };
-    let flag = |own: Option<bool>, default| if frames { default } else { own.or(default) };
+fn with_defaults<'a>(
+    source: &VocabSource<'a>,
+    kind: ModelKind,
+    defaults: Defaults,
+) -> Result<VocabSource<'a>, TokenizerError> {
     let id = |own: Option<u32>, default: Option<u32>| {
         own.or(default.filter(|id| (*id as usize) < source.tokens.len()))
     };
-    VocabSource {
-        bos: id(first, defaults.bos),
-        eos: id(last, defaults.eos),
+    let mut full = VocabSource {
+        bos: id(source.bos, defaults.bos),
+        eos: id(source.eos, defaults.eos),
         unknown: id(source.unknown, defaults.unknown),
-        add_bos: flag(source.add_bos, defaults.add_bos),
-        add_eos: flag(source.add_eos, Some(defaults.add_eos)),
+        add_bos: source.add_bos.or(Some(defaults.add_bos)),
+        add_eos: source.add_eos.or(Some(defaults.add_eos)),
         add_space: source.add_space.or(Some(defaults.add_space)),
         ..source.clone()
+    };
+    match kind {
+        ModelKind::Bpe => {
+            let settings = settings(source)?;
+            let own = source.add_bos.filter(|_| !settings.force_bos);
+            full.add_bos = Some(own.unwrap_or(settings.add_bos));
+        }
+        // WordPiece frames every text, whatever the file says, with tokens of its own.
+        ModelKind::Wpm => {
+            full.bos = id(source.bos.or(source.cls), defaults.bos);
+            full.eos = id(source.separator, defaults.eos);
+            full.add_bos = Some(defaults.add_bos);
+            full.add_eos = Some(defaults.add_eos);
+        }
+        ModelKind::Spm | ModelKind::Ugm => {}
     }
+    Ok(full)
 }
 
 /// Fails if a named id is outside the vocabulary, or if BOS or EOS is to be added but not named.

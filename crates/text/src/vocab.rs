@@ -176,68 +176,62 @@ pub(crate) struct Defaults {
     pub(crate) bos: Option<u32>,
     pub(crate) eos: Option<u32>,
     pub(crate) unknown: Option<u32>,
-    /// `None`: the pre-tokenizer decides.
-    pub(crate) add_bos: Option<bool>,
+    pub(crate) add_bos: bool,
     pub(crate) add_eos: bool,
     pub(crate) add_space: bool,
 }
 
 /// Nothing assumed.
 const SILENT: Defaults =
-    Defaults { bos: None, eos: None, unknown: None, add_bos: None, add_eos: false, add_space: false };
+    Defaults { bos: None, eos: None, unknown: None, add_bos: false, add_eos: false, add_space: false };
 
-/// Every value of `tokenizer.ggml.model` that is supported.
-const MODELS: &[(&str, ModelKind, Defaults)] = &[
-    ("gpt2", ModelKind::Bpe, SILENT),
-    ("gemma4", ModelKind::Bpe, SILENT),
+/// Every value of `tokenizer.ggml.model` that is supported, what it stands for, and what it assumes. Whether BPE adds BOS
+/// depends on how it splits text.
+pub(crate) const MODELS: &[(&str, &str, ModelKind, Defaults)] = &[
+    ("gpt2", "byte-level BPE", ModelKind::Bpe, SILENT),
+    ("gemma4", "BPE that spells text as SentencePiece does", ModelKind::Bpe, SILENT),
     (
         "llama",
+        "SentencePiece's BPE with byte fallback",
         ModelKind::Spm,
-        Defaults {
-            bos: Some(1),
-            eos: Some(2),
-            unknown: Some(0),
-            add_bos: Some(true),
-            add_space: true,
-            ..SILENT
-        },
+        Defaults { bos: Some(1), eos: Some(2), unknown: Some(0), add_bos: true, add_space: true, ..SILENT },
     ),
     (
         "bert",
+        "WordPiece",
         ModelKind::Wpm,
         Defaults {
             bos: Some(101),
             eos: Some(102),
             unknown: Some(100),
-            add_bos: Some(true),
+            add_bos: true,
             add_eos: true,
             ..SILENT
         },
     ),
     (
         "t5",
+        "SentencePiece's unigram model",
         ModelKind::Ugm,
-        Defaults { eos: Some(1), unknown: Some(2), add_bos: Some(false), add_eos: true, ..SILENT },
+        Defaults { eos: Some(1), unknown: Some(2), add_eos: true, ..SILENT },
     ),
 ];
 
 impl ModelKind {
     /// The kind with this name, and its defaults.
     pub(crate) fn by_name(model: &str) -> Result<(Self, Defaults), TokenizerError> {
-        if let Some((_, kind, defaults)) = MODELS.iter().find(|(name, ..)| *name == model) {
+        if let Some((.., kind, defaults)) = MODELS.iter().find(|(name, ..)| *name == model) {
             return Ok((*kind, *defaults));
         }
         Err(match model {
             "none" | "no_vocab" => {
                 TokenizerError::Missing { reason: format!("\"tokenizer.ggml.model\" is \"{model}\"") }
             }
-            other => TokenizerError::UnknownModel { model: other.to_owned(), known: Self::names().collect() },
+            other => TokenizerError::UnknownModel {
+                model: other.to_owned(),
+                known: MODELS.iter().map(|(name, ..)| *name).collect(),
+            },
         })
-    }
-
-    /// Every supported value of `tokenizer.ggml.model`.
-    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-        MODELS.iter().map(|(name, ..)| *name)
     }
 }
 

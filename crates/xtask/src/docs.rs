@@ -1,7 +1,9 @@
-//! Documents that the program itself can tell: `docs/knobs.md` and `docs/cli.md`. They are committed, and
+//! Documents that the program itself can tell: `docs/knobs.md`, `docs/cli.md` and `docs/models.md`. They are committed, and
 //! `cargo xtask docs --check` fails when they have gone stale.
 
 use anyhow::{Context, Result, bail, ensure};
+use minfer_gguf::TensorType;
+use minfer_text::{PreTokenizer, Tokenizer};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
@@ -33,10 +35,37 @@ pub fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-fn documents(root: &Path) -> Result<[(&'static str, String); 2]> {
+fn documents(root: &Path) -> Result<[(&'static str, String); 3]> {
     let knobs =
         serde_json::from_str(&minfer(root, &["knobs", "--json"])?).context("`minfer knobs --json`")?;
-    Ok([("docs/knobs.md", knobs_page(&knobs)?), ("docs/cli.md", cli_page(root)?)])
+    Ok([
+        ("docs/knobs.md", knobs_page(&knobs)?),
+        ("docs/cli.md", cli_page(root)?),
+        ("docs/models.md", models_page()?),
+    ])
+}
+
+/// What a model file may have in it.
+fn models_page() -> Result<String> {
+    let mut page = format!(
+        "# Models\n\n{ORIGIN}What a file may have in it; anything else is refused with its name.\n\n"
+    );
+    page += "## Architectures\n\n| `general.architecture` | Models |\n|---|---|\n";
+    for architecture in minfer_models::architectures() {
+        writeln!(page, "| `{}` | {} |", architecture.name, architecture.families)?;
+    }
+    let (run, named): (Vec<TensorType>, Vec<_>) = TensorType::ALL.iter().partition(|kind| kind.can_decode());
+    let names = |kinds: &[TensorType]| kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+    write!(page, "\n## Weight types\n\nRun: {}.\n\nListed, but not run: {}.\n", names(&run), names(&named))?;
+    page += "\n## Tokenizers\n\n| `tokenizer.ggml.model` | Kind |\n|---|---|\n";
+    for (name, what) in Tokenizer::known_models() {
+        writeln!(page, "| `{name}` | {what} |")?;
+    }
+    page += "\nValues of `tokenizer.ggml.pre` for byte-level BPE; those of one line cut text alike:\n\n";
+    for names in PreTokenizer::known_names() {
+        writeln!(page, "- `{}`", names.join("`, `"))?;
+    }
+    Ok(page)
 }
 
 /// What the program prints.
@@ -102,6 +131,14 @@ mod tests {
         assert!(page.ends_with("| `MINFER_X` | a \\| b | a | does x |\n"), "{page}");
         assert!(knobs_page(&serde_json::json!([{ "name": "X" }])).is_err());
         assert!(knobs_page(&serde_json::json!({})).is_err());
+    }
+
+    #[test]
+    fn the_models_are_listed() {
+        let page = models_page().unwrap();
+        for line in ["| `llama` | Llama 2", "Run: F32, F16, ", "| `bert` | WordPiece |", "\n- `qwen2`, "] {
+            assert!(page.contains(line), "{line}: {page}");
+        }
     }
 
     #[test]

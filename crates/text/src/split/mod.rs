@@ -85,6 +85,8 @@ pub(crate) struct PreSettings {
     pub(crate) ignore_merges: bool,
     /// Whether BOS is added where the file does not say.
     pub(crate) add_bos: bool,
+    /// Whether BOS is added even where the file says no, because files are known to be wrong.
+    pub(crate) force_bos: bool,
     /// How the vocabulary spells text.
     pub(crate) spelling: Spelling,
 }
@@ -100,7 +102,7 @@ pub(crate) enum Spelling {
 
 /// Neither merges ignored nor BOS added.
 const fn plain(split: PreTokenizer) -> PreSettings {
-    PreSettings { split, ignore_merges: false, add_bos: false, spelling: Spelling::Bytes }
+    PreSettings { split, ignore_merges: false, add_bos: false, force_bos: false, spelling: Spelling::Bytes }
 }
 
 /// Merges ignored for pieces that are tokens.
@@ -206,7 +208,7 @@ const KNOWN: &[(PreSettings, &[&str])] = &[
     (plain(PreTokenizer::SuperBpe), &["superbpe"]),
     (PreSettings { add_bos: true, ..plain(PreTokenizer::Chameleon) }, &["chameleon"]),
     (
-        PreSettings { add_bos: true, ..characters(PreTokenizer::Lines) },
+        PreSettings { add_bos: true, force_bos: true, ..characters(PreTokenizer::Lines) },
         &["gemma4", "granite-embed-multi-311m"],
     ),
     (characters(PreTokenizer::Lines), &["sarvam-moe"]),
