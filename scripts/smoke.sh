@@ -8,7 +8,7 @@ minfer=$1
 model=${2:-}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-export MINFER_MODEL_DIR=$scratch/models
+export MINFER_MODEL_DIR=$scratch/models HF_HUB_CACHE=$scratch/hub
 
 # expect CODE COMMAND...: the command ends with this code; its output goes to $scratch/out and err.
 expect() {

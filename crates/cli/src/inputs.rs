@@ -22,7 +22,7 @@ const DEFAULT_CTX: usize = 8192;
 pub fn resolve(name: Option<&str>, offline: bool) -> Result<PathBuf> {
     let spec = ModelSpec::parse(name.unwrap_or(source::catalogue::DEFAULT))?;
     let mut options = SourceOptions::from_env(Arc::new(StderrReporter::new()))?;
-    options.offline = offline;
+    options.offline |= offline;
     Ok(source::resolve(&spec, &options)?)
 }
 

@@ -43,7 +43,13 @@ pub const KNOBS: &[Knob] = &[
         name: "MINFER_MODEL_DIR",
         value: "folder",
         default: "the platform's cache folder",
-        help: "where downloaded models are kept",
+        help: "where the models of the catalogue and of `pip:` are kept; those of `hf:` are in the Hugging Face cache",
+    },
+    Knob {
+        name: "MINFER_OFFLINE",
+        value: "1 | on | yes | true",
+        default: "unset",
+        help: "never touch the network, as `--offline`; `HF_HUB_OFFLINE` does the same",
     },
     Knob {
         name: "MINFER_PYTHON",

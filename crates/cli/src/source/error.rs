@@ -34,7 +34,10 @@ pub enum SourceError {
     #[error("{}: not a regular file", .0.display())]
     NotAFile(PathBuf),
     /// The model is not in the cache and the network may not be used.
-    #[error("{name} is not in the cache ({}) and --offline forbids fetching it", .cache.display())]
+    #[error(
+        "{name} is not in the cache ({}) and cannot be fetched offline (--offline, MINFER_OFFLINE or HF_HUB_OFFLINE)",
+        .cache.display()
+    )]
     Offline {
         /// The model asked for.
         name: String,

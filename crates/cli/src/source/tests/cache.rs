@@ -20,7 +20,7 @@ fn list_and_remove() {
     std::fs::write(bench.cached("mine.gguf"), b"GGUF mine").unwrap();
     std::fs::write(bench.cached("other.txt"), b"").unwrap();
     std::fs::write(bench.cached("broken.gguf.part"), b"GGUF").unwrap();
-    let models = list(&bench.opts.cache_dir).unwrap();
+    let models = list(&bench.opts).unwrap();
     let names: Vec<&str> = models.iter().map(|m| m.name.as_str()).collect();
     assert_eq!(names, ["mine.gguf", "test:1m"]);
     assert_eq!((models[1].size, models[1].sha256.as_deref()), (3000, Some(sha256(&bytes).as_str())));
@@ -43,7 +43,7 @@ fn list_and_remove() {
 #[test]
 fn a_missing_folder_is_an_empty_cache() {
     let bench = Bench::new("http://unused");
-    assert_eq!(list(&bench.opts.cache_dir).unwrap(), []);
+    assert_eq!(list(&bench.opts).unwrap(), []);
     assert!(matches!(remove("smollm2", &bench.opts), Err(SourceError::NotCached(_))));
     assert!(!bench.opts.cache_dir.exists(), "asking makes no folder");
 }

@@ -4,6 +4,9 @@ mod cache;
 mod faults;
 mod hub;
 mod names;
+mod network;
+#[cfg(unix)]
+mod shared;
 #[cfg(unix)]
 mod wheels;
 
@@ -195,6 +198,97 @@ fn leak(text: &str) -> &'static str {
 
 const HF: Origin = Origin::Hf { repo: "owner/repo", file: "dir/a b.gguf" };
 
+/// Commits of the hub below: what `main` and `v1` are at.
+const COMMITS: [&str; 2] =
+    ["1111111111111111111111111111111111111111", "2222222222222222222222222222222222222222"];
+
+/// A hub with the repository `o/r`, which redirects its files to another host name, as the real one does. `main` and
+/// `v1` have the same files. The address `/old/r/` leads to `/o/r/`.
+struct Hub {
+    files: Vec<(&'static str, Vec<u8>)>,
+    /// Digest told instead of the true one.
+    lie: Option<String>,
+    /// Without commits and digests, as simple mirrors are.
+    plain: bool,
+    /// Path of the file whose first transfer breaks off at half.
+    drops: Option<&'static str>,
+}
+
+impl Hub {
+    fn of(files: &[(&'static str, Vec<u8>)]) -> Self {
+        Self { files: files.to_vec(), lie: None, plain: false, drops: None }
+    }
+
+    fn start(self) -> Server {
+        let dropped = Mutex::new(false);
+        Server::start(move |request, _| {
+            self.answer(request, &dropped).unwrap_or(Reply::new("404 Not Found", b"{}"))
+        })
+    }
+
+    fn commit(&self, revision: &str) -> Option<&'static str> {
+        COMMITS
+            .into_iter()
+            .zip(["main", "v1"])
+            .find(|(c, name)| revision == *c || revision == *name)
+            .map(|(c, _)| c)
+    }
+
+    fn digest(&self, bytes: &[u8]) -> String {
+        self.lie.clone().unwrap_or_else(|| sha256(bytes))
+    }
+
+    fn answer(&self, request: &Request, dropped: &Mutex<bool>) -> Option<Reply> {
+        let file = |path: &str| self.files.iter().find(|(name, _)| *name == path);
+        if let Some(path) = request.path.strip_prefix("/cdn/") {
+            let (_, bytes) = file(path)?;
+            let reply = match request.range() {
+                Some(from) => Reply::rest(bytes, from),
+                None => Reply::ok(bytes),
+            };
+            let reply = reply.with("ETag", &format!("\"{}\"", sha256(bytes)));
+            let first = self.drops == Some(path) && !std::mem::replace(&mut *dropped.lock().unwrap(), true);
+            return Some(if first { reply.cut(bytes.len() / 2) } else { reply });
+        }
+        if let Some(rest) = request.path.strip_prefix("/old/r/resolve/") {
+            return Some(
+                Reply::new("307 Temporary Redirect", b"").with("Location", &format!("/o/r/resolve/{rest}")),
+            );
+        }
+        if let Some(rest) = request.path.strip_prefix("/api/models/o/r/revision/") {
+            let Some(commit) = self.commit(rest.strip_suffix("?blobs=true")?) else {
+                return Some(Reply::new("404 Not Found", b"").with("X-Error-Code", "RevisionNotFound"));
+            };
+            let entry = |(path, bytes): &(&str, Vec<u8>)| {
+                let (n, digest) = (bytes.len(), self.digest(bytes));
+                format!(
+                    r#","lfs":{{"sha256":"{digest}","size":{n},"pointerSize":1}},"size":{n},"rfilename":"{path}"}}"#
+                )
+            };
+            let files: String =
+                self.files.iter().map(|f| format!(r#",{{"blobId":"1"{}"#, entry(f))).collect();
+            let list = format!(
+                r#"{{"id":"o/r","sha":"{commit}","siblings":[{{"rfilename":"README.md","size":5}}{files}]}}"#
+            );
+            return Some(Reply::ok(list.as_bytes()).with("Content-Type", "application/json"));
+        }
+        let (revision, path) = request.path.strip_prefix("/o/r/resolve/")?.split_once('/')?;
+        let (commit, (_, bytes)) = (self.commit(revision)?, file(path)?);
+        let port = request.header("host").unwrap().rsplit_once(':').unwrap().1;
+        let reply =
+            Reply::new("302 Found", b"").with("Location", &format!("http://localhost:{port}/cdn/{path}"));
+        if self.plain {
+            return Some(reply);
+        }
+        let reply = reply.with("X-Linked-ETag", &format!("\"{}\"", self.digest(bytes)));
+        Some(reply.with("X-Linked-Size", &bytes.len().to_string()).with("X-Repo-Commit", commit))
+    }
+}
+
+fn parse(arg: &str) -> ModelSpec {
+    ModelSpec::parse(arg).unwrap()
+}
+
 /// A catalogue entry pinned to `bytes`.
 fn entry(bytes: &[u8], sources: Vec<Origin>) -> ModelSpec {
     ModelSpec::Catalogue(Box::leak(Box::new(Entry {
@@ -218,6 +312,7 @@ impl Bench {
         let folder = TempDir::new().unwrap();
         let notes = Arc::new(Notes::default());
         let mut opts = SourceOptions::new(folder.path().join("cache"), Arc::clone(&notes) as _);
+        opts.hub_cache = Some(folder.path().join("hub"));
         opts.hf_endpoint = endpoint.to_owned();
         opts.python = vec!["/nonexistent/python".into()];
         opts.retry_delay = Duration::from_millis(1);
@@ -231,7 +326,7 @@ impl Bench {
 
     /// Asserts that no file of the cache looks complete.
     fn assert_nothing_final(&self) {
-        let models = super::list(&self.opts.cache_dir).unwrap();
+        let models = super::list(&self.opts).unwrap();
         assert!(models.is_empty(), "{models:?}");
     }
 

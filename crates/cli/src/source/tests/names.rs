@@ -10,25 +10,56 @@ fn the_four_forms() {
     for path in ["x.gguf", "./x", "/models/x", "no/such/file", "a b/c.GGUF"] {
         assert_eq!(ok(path), ModelSpec::Path(path.into()));
     }
-    let hf = |pick| ModelSpec::Hf { repo: "o/r.GGUF".to_owned(), pick };
+    let hf = |pick| ModelSpec::Hf { repo: "o/r.GGUF".to_owned(), revision: None, pick };
     assert_eq!(ok("hf:o/r.GGUF"), hf(HfPick::Default));
     assert_eq!(ok("hf:o/r.GGUF:Q8_0"), hf(HfPick::Quant("Q8_0".to_owned())));
     assert_eq!(ok("hf:o/r.GGUF/d/f.gguf"), hf(HfPick::File("d/f.gguf".to_owned())));
+    let at = |revision: &str, pick| ModelSpec::Hf {
+        repo: "o/r".to_owned(),
+        revision: Some(revision.to_owned()),
+        pick,
+    };
+    assert_eq!(ok("hf:o/r@v1.0"), at("v1.0", HfPick::Default));
+    assert_eq!(ok("hf:o/r@a/branch:Q8_0"), at("a/branch", HfPick::Quant("Q8_0".to_owned())));
+    assert_eq!(ok("hf:o/r@v1/d/f.gguf"), at("v1", HfPick::File("d/f.gguf".to_owned())));
+    assert_eq!(ok("hf:o/r@refs/pr/3/d/f.gguf"), at("refs/pr/3", HfPick::File("d/f.gguf".to_owned())));
+    assert_eq!(ok("hf:o/r@main:Q4_0"), ok("hf:o/r:Q4_0"));
     let pip = ModelSpec::Pip { requirement: "a-b==1.0.post1".to_owned(), member: "a_b/m.gguf".to_owned() };
     assert_eq!(ok("pip:a-b==1.0.post1/a_b/m.gguf"), pip);
     let smol = ok("smollm2:135m");
     assert!(matches!(smol, ModelSpec::Catalogue(e) if e.name == catalogue::DEFAULT));
     assert_eq!(ok("smollm2"), smol);
     assert_eq!(ok("SmolLM2"), smol);
-    for arg in ["hf:o/r", "hf:o/r:Q8_0", "hf:o/r/f.gguf", "pip:a==1/m.gguf", "smollm2:135m", "x.gguf"] {
+    for arg in [
+        "hf:o/r",
+        "hf:o/r:Q8_0",
+        "hf:o/r/f.gguf",
+        "hf:o/r@v1:Q8_0",
+        "hf:o/r@v1/f.gguf",
+        "pip:a==1/m.gguf",
+        "smollm2:135m",
+        "x.gguf",
+    ] {
         assert_eq!(ok(arg).to_string(), arg);
     }
 }
 
 #[test]
 fn malformed_schemes_show_the_form() {
-    let bad_hf =
-        ["hf:", "hf:o", "hf:o/", "hf:o/r/f.bin", "hf:o/r/../f.gguf", "hf:-o/r", "hf:o/r:", "hf:o/r/f.gguf:Q"];
+    let bad_hf = [
+        "hf:",
+        "hf:o",
+        "hf:o/",
+        "hf:o/r/f.bin",
+        "hf:o/r/../f.gguf",
+        "hf:-o/r",
+        "hf:o/r:",
+        "hf:o/r/f.gguf:Q",
+        "hf:o/r@",
+        "hf:o/r@../x",
+        "hf:o/r@v1/",
+        "hf:o/r@-x",
+    ];
     let bad_pip = [
         "pip:",
         "pip:a",
