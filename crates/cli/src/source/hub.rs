@@ -8,6 +8,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::cache::{CachedModel, Place, Slot, file_names, read_json, size_and_time};
 use super::choose::group;
@@ -95,7 +96,9 @@ impl Repo {
         let path = self.dir().join("refs").join(revision);
         make_parent(&path)?;
         // Not next to it, where it would be another reference.
-        let temp = self.dir().join(format!(".ref.{}", std::process::id()));
+        static TIMES: AtomicU64 = AtomicU64::new(0);
+        let times = TIMES.fetch_add(1, Ordering::Relaxed);
+        let temp = self.dir().join(format!(".ref.{}.{times}", std::process::id()));
         fs::write(&temp, commit).map_err(SourceError::io("writing", &temp))?;
         fs::rename(&temp, &path).map_err(SourceError::io("renaming to", &path))
     }
@@ -233,8 +236,9 @@ impl Repo {
             // A reference to nothing would only be a warning of the other programs.
             let _ = fs::remove_file(self.dir().join("refs").join(revision));
         }
-        let _ = remove(&self.dir().join("refs")) && remove(&self.blobs());
-        let _ = !self.blobs().exists() && remove(&self.dir().join("snapshots")) && remove(&self.dir());
+        for name in ["refs", "blobs", "snapshots", ""] {
+            remove(&self.dir().join(name));
+        }
     }
 
     /// Deletes what broken downloads have left of the models for which `is_meant` is true of their names. Returns the

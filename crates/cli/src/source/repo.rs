@@ -180,25 +180,22 @@ fn fetch_blob(
         let size = std::fs::metadata(path).ok().filter(|m| m.is_file()).map(|m| m.len());
         size.is_some_and(|size| file.expect.size.is_none_or(|expected| expected == size))
     };
-    // The content may be there from another commit, or from another program.
-    let find = || {
-        let path = repo.path(commit, &file.path);
-        if is_whole(&path) {
-            return Ok(Some(path));
-        }
-        let known = file.expect.sha256.as_ref().filter(|sha256| is_whole(&repo.blob(sha256)));
-        known.map(|sha256| repo.link(commit, &file.path, sha256)).transpose()
-    };
+    let path = repo.path(commit, &file.path);
+    if is_whole(&path) {
+        return Ok(path);
+    }
     let key = file.expect.sha256.clone();
     // Without a digest the part is named by what it is a part of.
     let key = key.unwrap_or_else(|| hex(&Sha256::digest(format!("{commit}/{}", file.path))));
     let slot = repo.slot(&key, name);
-    if let Some(path) = find()? {
+    let _lock = slot.lock(opts.reporter.as_ref())?;
+    // Another process may have finished it while this one waited.
+    if is_whole(&path) {
         return Ok(path);
     }
-    let _lock = slot.lock(opts.reporter.as_ref())?;
-    if let Some(path) = find()? {
-        return Ok(path);
+    // The content may be there from another commit, or from another program.
+    if let Some(sha256) = file.expect.sha256.as_ref().filter(|sha256| is_whole(&repo.blob(sha256))) {
+        return repo.link(commit, &file.path, sha256);
     }
     let url = hf::file_url(opts, &repo.name, commit, &file.path);
     let what = file.path.rsplit('/').next().unwrap_or(&file.path);
