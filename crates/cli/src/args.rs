@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use minfer::{DeviceChoice, KvType, LoadMode, Overflow};
+use minfer::{DeviceChoice, KvType, LoadMode, LogitBias, Overflow};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
@@ -143,24 +143,57 @@ fn parse_threads(s: &str) -> Result<usize, String> {
     }
 }
 
-/// How tokens are picked. Order: penalties, top-k, top-p, min-p, temperature.
+/// How tokens are picked. Order: bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature.
+///
+/// What has no value here takes the value in its help; the sampler checks the ranges.
 #[derive(Args, Clone, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SamplingOptions {
     /// Softness of the draw; 0 takes the best token
     #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     pub temp: f32,
-    /// Keep the K best tokens; 0 keeps all
-    #[arg(long, value_name = "K", default_value_t = 40)]
-    pub top_k: usize,
-    /// Keep the best tokens whose probabilities reach P
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
-    pub top_p: f32,
-    /// Keep tokens at least P times as probable as the best
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
-    pub min_p: f32,
+    /// Keep the K best tokens; 0 keeps all [default: 40; with --mirostat 0]
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Keep the best tokens whose probabilities reach P; 1 keeps all [default: 0.95; with --mirostat 1]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub top_p: Option<f32>,
+    /// Keep tokens at least P times as probable as the best; 0 keeps all [default: 0.05; with --mirostat 0]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub min_p: Option<f32>,
+    /// Keep the locally typical tokens whose probabilities reach P; 1 keeps all
+    #[arg(long, value_name = "P", alias = "typical-p", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub typical: f32,
+    /// Keep logits within N standard deviations below the best; 0 or less keeps all
+    #[arg(long, value_name = "N", default_value_t = -1.0, allow_negative_numbers = true)]
+    pub top_n_sigma: f32,
+    /// Chance that the most probable tokens are excluded (XTC); 0 never does
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub xtc_probability: f32,
+    /// XTC excludes tokens of at least this probability, except the least of them
+    #[arg(long, value_name = "P", default_value_t = 0.1, allow_negative_numbers = true)]
+    pub xtc_threshold: f32,
+    /// Temperatures from --temp - X to --temp + X, by the entropy; 0: --temp alone
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub dynatemp_range: f32,
+    /// Exponent of the entropy in the temperature
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub dynatemp_exp: f32,
+    /// Mirostat, version 1 or 2, in place of all filters; 0: none
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub mirostat: u8,
+    /// Learning rate of mirostat
+    #[arg(long, value_name = "X", default_value_t = 0.1, allow_negative_numbers = true)]
+    pub mirostat_lr: f32,
+    /// Surprise in bits that mirostat aims at
+    #[arg(long, value_name = "X", default_value_t = 5.0, allow_negative_numbers = true)]
+    pub mirostat_ent: f32,
+    /// Add to the logit of a token: ID+VALUE or ID-VALUE; ID=-inf bans it (repeatable)
+    #[arg(short = 'l', long, value_name = "ID+VALUE", value_parser = str::parse::<LogitBias>)]
+    #[serde(serialize_with = "as_texts")]
+    pub logit_bias: Vec<LogitBias>,
     /// Divide positive and multiply negative logits of recent tokens
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub repeat_penalty: f32,
     /// Subtract per recent occurrence of a token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
@@ -168,12 +201,33 @@ pub struct SamplingOptions {
     /// Subtract if a token occurred recently
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub presence_penalty: f32,
-    /// Recent tokens that the penalties see
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub repeat_last_n: usize,
+    /// Recent tokens that the penalties see; -1: all
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(-1..))]
+    pub repeat_last_n: i64,
+    /// Strength of the penalty for going on with what was said before (DRY); 0: none
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub dry_multiplier: f32,
+    /// Growth of DRY's penalty per further repeated token
+    #[arg(long, value_name = "X", default_value_t = 1.75, allow_negative_numbers = true)]
+    pub dry_base: f32,
+    /// Repetitions of fewer tokens are free
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub dry_allowed_length: usize,
+    /// Recent tokens that DRY sees; -1: all
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(-1..))]
+    pub dry_penalty_last_n: i64,
+    /// DRY sees no repetition across this text, in which \n, \t, \r and \\ are escapes; none: no such text (repeatable) [default: \n : " *]
+    #[arg(long, value_name = "TEXT")]
+    pub dry_sequence_breaker: Vec<String>,
     /// Seed of the draws [default: drawn, and printed]
     #[arg(short, long, value_name = "N")]
     pub seed: Option<u64>,
+}
+
+fn as_texts<S: serde::Serializer>(biases: &[LogitBias], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(biases.iter().map(LogitBias::to_string))
 }
 
 /// When an answer ends, besides the model's own end.

@@ -1,14 +1,12 @@
 //! From arguments to models, sessions and texts.
 
-use crate::args::{ModelOptions, SamplingOptions, TemplateOptions};
+use crate::args::{ModelOptions, TemplateOptions};
 use crate::console::LoadBar;
 use crate::exit::Usage;
 use crate::source::{self, ModelSpec, SourceOptions, StderrReporter};
 use anyhow::{Context, Result};
 use minfer::text::ChatTemplate;
-use minfer::{
-    KvTypes, LoadOptions, Model, ModelFile, Sampler, SamplerConfig, Session, SessionOptions, knob_value,
-};
+use minfer::{KvTypes, LoadOptions, Model, ModelFile, Session, SessionOptions, knob_value};
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,25 +73,6 @@ pub fn load(name: Option<&str>, options: &ModelOptions) -> Result<(Model, Sessio
     drop(bar);
     let session = Session::new(&model, sizes)?;
     Ok((model, session))
-}
-
-/// A sampler, and its seed: the given one, or one drawn from the clock.
-pub fn sampler(options: &SamplingOptions) -> Result<Sampler> {
-    let seed = options.seed.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.map_or(0, |t| t.as_nanos() as u64 & 0xffff_ffff)
-    });
-    Ok(Sampler::new(SamplerConfig {
-        temperature: options.temp,
-        top_k: options.top_k,
-        top_p: options.top_p,
-        min_p: options.min_p,
-        repeat_penalty: options.repeat_penalty,
-        frequency_penalty: options.frequency_penalty,
-        presence_penalty: options.presence_penalty,
-        repeat_last_n: options.repeat_last_n,
-        seed,
-    })?)
 }
 
 /// The chat template: the one in the user's file, else the model's own.

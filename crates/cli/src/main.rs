@@ -7,6 +7,7 @@ mod commands;
 mod console;
 mod exit;
 mod inputs;
+mod sampling;
 mod source;
 mod tensors_io;
 

@@ -133,7 +133,32 @@ fn usage_mistakes() {
     let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
     let path = path.to_str().unwrap();
     fails(&output(&["run", path, "hi", "--temp", "-1"]), USAGE);
-    fails(&output(&["run", path, "hi", "--top-p", "7"]), USAGE);
+    for (option, value) in [
+        ("--top-p", "7"),
+        ("--min-p", "-1"),
+        ("--typical", "1.5"),
+        ("--top-n-sigma", "nan"),
+        ("--xtc-probability", "2"),
+        ("--xtc-threshold", "-0.5"),
+        ("--dynatemp-range", "-1"),
+        ("--dynatemp-exp", "inf"),
+        ("--mirostat", "3"),
+        ("--mirostat-lr", "-1"),
+        ("--mirostat-ent", "x"),
+        ("--logit-bias", "5"),
+        ("--logit-bias", "99999999+1"),
+        ("--repeat-last-n", "-2"),
+        ("--dry-multiplier", "-1"),
+        ("--dry-base", "0.5"),
+        ("--dry-allowed-length", "-1"),
+        ("--dry-penalty-last-n", "-2"),
+        ("--dry-sequence-breaker", ""),
+    ] {
+        let line = fails(&output(&["run", path, "hi", option, value]), USAGE);
+        assert!(line.contains(&option[2..]), "{option} {value}: {line}");
+    }
+    let line = fails(&output(&["run", path, "hi", "--mirostat", "2", "--top-p", "0.9"]), USAGE);
+    assert!(line.contains("mirostat") && line.contains("top-p"), "{line}");
     fails(&output(&["run", path, ""]), USAGE);
     fails(&with_stdin(&["run", path], b""), USAGE);
     fails(&with_stdin(&["run", path], b"\xff\xfe"), FAILED);

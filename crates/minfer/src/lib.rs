@@ -50,7 +50,7 @@ pub use load::{LoadMode, LoadProgress};
 pub use logprobs::{LogProbs, top_k};
 pub use memory::{MemoryForecast, check_memory, forecast};
 pub use model::{LoadOptions, Model};
-pub use sampler::{Sampled, Sampler, SamplerConfig};
+pub use sampler::{LogitBias, Mirostat, Sampled, Sampler, SamplerConfig};
 pub use session::{Control, EachRow, GraphTrace, Logits, Session, SessionOptions};
 pub use stop::StopMatcher;
 

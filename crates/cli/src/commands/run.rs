@@ -3,6 +3,7 @@
 use crate::args::RunArgs;
 use crate::exit::Usage;
 use crate::inputs;
+use crate::sampling;
 use crate::source::ModelSpec;
 use anyhow::{Context, Result};
 use minfer::text::{EncodeOptions, Message, RenderInput};
@@ -25,8 +26,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if prompt.is_empty() {
         return Err(Usage("the prompt is empty".into()).into());
     }
-    let mut sampler = inputs::sampler(&args.sampling)?;
+    let config = sampling::config(&args.sampling)?;
+    sampling::idle(&args.sampling).iter().for_each(|note| crate::console::note!("{note}"));
     let (model, mut session) = inputs::load(name, &args.model)?;
+    let mut sampler = sampling::sampler(config, &model)?;
     let ids = prompt_ids(args, &model, &prompt)?;
     let limit = session.options().n_ctx;
     crate::console::note!(

@@ -12,6 +12,7 @@ mod verbs;
 use crate::args::{ChatArgs, ChatSettings};
 use crate::exit::{self, Usage};
 use crate::inputs;
+use crate::sampling;
 use anyhow::{Result, anyhow};
 use input::{Input, Lines, Piped, Terminal};
 use minfer::text::Message;
@@ -78,10 +79,12 @@ impl Chat {
     fn start(args: ChatArgs) -> Result<Self> {
         static NEVER: AtomicBool = AtomicBool::new(false);
         let mut settings = args.settings;
-        let sampler = inputs::sampler(&settings.sampling)?;
-        settings.sampling.seed = Some(sampler.config().seed);
+        let config = sampling::config(&settings.sampling)?;
+        settings.sampling.seed = Some(config.seed);
+        sampling::idle(&settings.sampling).iter().for_each(|note| crate::console::note!("{note}"));
         let name = inputs::one_model(args.name.as_deref(), &args.model)?;
         let (model, mut session) = inputs::load(name, &args.model)?;
+        let sampler = sampling::sampler(config, &model)?;
         let template = inputs::chat_template(&model, &args.template)?;
         let mut conversation = Conversation::new(&mut session, template)?;
         conversation.template_input().extra = args.template.chat_template_kwargs.unwrap_or_default();
@@ -240,6 +243,8 @@ impl Chat {
                 let mut next = self.settings.clone();
                 settings::change(&mut next, key, &[value.to_owned()]).map_err(Usage)?;
                 self.use_settings(next)?;
+                let idle = sampling::idle(&self.settings.sampling);
+                idle.iter().filter(|note| note.starts_with(key)).for_each(|note| self.screen.note(note));
             }
         }
         Ok(())
@@ -247,9 +252,9 @@ impl Chat {
 
     /// Takes new settings; the draws begin anew if they changed anything about them.
     fn use_settings(&mut self, settings: ChatSettings) -> Result<()> {
-        let sampler = inputs::sampler(&settings.sampling)?;
-        if sampler.config() != self.sampler.config() {
-            self.sampler = sampler;
+        let config = sampling::config(&settings.sampling)?;
+        if config != *self.sampler.config() {
+            self.sampler = sampling::sampler(config, &self.model)?;
         }
         self.settings = settings;
         Ok(())
@@ -270,7 +275,7 @@ impl Chat {
         let entries = saved.entries().map_err(named)?;
         let mut settings = self.settings.clone();
         settings::change_all(&mut settings, &saved.settings).map_err(|e| named(anyhow!(e)))?;
-        self.sampler = inputs::sampler(&settings.sampling)?;
+        self.sampler = sampling::sampler(sampling::config(&settings.sampling)?, &self.model)?;
         self.settings = settings;
         self.conversation.template_input().extra = saved.template;
         let n = entries.len();

@@ -2,42 +2,42 @@
 //! one place: `/set KEY VALUE` is read as `--KEY=VALUE`.
 
 use crate::args::ChatSettings;
-use crate::inputs;
+use crate::sampling;
 use clap::{Args, Command, FromArgMatches};
 use serde_json::{Map, Value};
 
 /// Changes one setting; several values make a list.
 ///
 /// # Errors
-/// No such setting, or a value out of its range, in words. Nothing has then changed.
+/// As [`change_all`].
 pub fn change(settings: &mut ChatSettings, key: &str, values: &[String]) -> Result<(), String> {
-    let command = command();
-    if !command.get_arguments().any(|a| a.get_long() == Some(key)) {
-        return Err(format!("there is no setting `{key}`; /set lists them"));
-    }
-    let arguments = values.iter().map(|value| format!("--{key}={value}"));
-    let mut next = settings.clone();
-    let matches = command.try_get_matches_from(arguments).map_err(|e| first_line(&e))?;
-    next.update_from_arg_matches(&matches).map_err(|e| first_line(&e))?;
-    inputs::sampler(&next.sampling).map_err(|e| e.to_string())?;
-    *settings = next;
-    Ok(())
+    change_all(settings, &Map::from_iter([(key.to_owned(), values.into())]))
 }
 
-/// Changes all settings that `values` names.
+/// Changes all settings that `changes` names; null takes back what was set. They are judged together, so that their
+/// order does not matter.
 ///
 /// # Errors
-/// As [`change`].
-pub fn change_all(settings: &mut ChatSettings, values: &Map<String, Value>) -> Result<(), String> {
-    let mut next = settings.clone();
-    for (key, value) in values {
+/// No such setting, a value out of its range, or settings that contradict each other, in words. Nothing has then
+/// changed.
+pub fn change_all(settings: &mut ChatSettings, changes: &Map<String, Value>) -> Result<(), String> {
+    let mut all = values(settings);
+    for (key, value) in changes {
+        let place =
+            all.get_mut(key).ok_or_else(|| format!("there is no setting `{key}`; /set lists them"))?;
+        *place = value.clone();
+    }
+    let arguments = all.iter().flat_map(|(key, value)| {
         let texts = match value {
-            Value::Null => continue,
+            Value::Null => Vec::new(),
             Value::Array(items) => items.iter().map(text).collect(),
             value => vec![text(value)],
         };
-        change(&mut next, key, &texts)?;
-    }
+        texts.into_iter().map(move |text| format!("--{key}={text}"))
+    });
+    let matches = command().try_get_matches_from(arguments).map_err(|e| first_line(&e))?;
+    let next = ChatSettings::from_arg_matches(&matches).map_err(|e| first_line(&e))?;
+    sampling::config(&next.sampling).map_err(|e| e.to_string())?;
     *settings = next;
     Ok(())
 }
@@ -61,14 +61,13 @@ pub fn list(settings: &ChatSettings) -> String {
 }
 
 fn command() -> Command {
-    let command = Command::new("set").no_binary_name(true).disable_help_flag(true);
-    // With default values, what is not named would fall back to them.
-    ChatSettings::augment_args_for_update(command).mut_args(|a| a.default_value(None::<&'static str>))
+    ChatSettings::augment_args(Command::new("set").no_binary_name(true).disable_help_flag(true))
 }
 
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
+        Value::Null => "default".to_owned(),
         value => value.to_string(),
     }
 }
@@ -112,6 +111,21 @@ mod tests {
     }
 
     #[test]
+    fn saved_settings_replace_others_whatever_their_order() {
+        let mirostat =
+            values(&settings(&["--mirostat", "2", "--logit-bias", "3-1", "--dry-sequence-breaker", "x"]));
+        let mut changed =
+            settings(&["--top-p", "0.9", "--typical", "0.5", "--logit-bias", "7+2", "--stop", "a"]);
+        let before = values(&changed);
+        assert!(set(&mut changed, "mirostat", "2").unwrap_err().contains("top-p"));
+        change_all(&mut changed, &mirostat).unwrap();
+        assert_eq!(values(&changed), mirostat);
+        change_all(&mut changed, &before).unwrap();
+        assert_eq!(values(&changed), before);
+        assert_eq!(before["logit-bias"], serde_json::json!(["7+2"]));
+    }
+
+    #[test]
     fn one_setting_changes_and_no_other() {
         let mut changed = settings(&["--top-k", "7"]);
         let before = values(&changed);
@@ -130,6 +144,9 @@ mod tests {
             ("nope", "1"),
             ("top-p", "1.5"),
             ("top-k", "many"),
+            ("logit-bias", "x"),
+            ("repeat-last-n", "-2"),
+            ("mirostat", "3"),
             ("max-tokens", "-2"),
             ("temp", ""),
             ("help", ""),
