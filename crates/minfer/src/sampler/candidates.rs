@@ -31,6 +31,9 @@ pub(super) struct Candidates {
     ranked: Vec<(f32, Candidate)>,
 }
 
+/// How many candidates are put in order at first where it is not known how many are needed.
+pub(super) const FEW: usize = 256;
+
 /// Best first; equal logits by id. No logit is NaN, so the order is total; and the two zeros are equal.
 fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
@@ -83,6 +86,11 @@ impl Candidates {
             Some((first, rest)) if !self.sorted => Some(rest.iter().fold(*first, better)),
             first => first.map(|(first, _)| *first),
         }
+    }
+
+    /// The logits, in whatever order the candidates are.
+    pub(super) fn logits(&self) -> impl Iterator<Item = f32> {
+        self.list.iter().map(|c| c.logit)
     }
 
     /// Standard deviation of the logits.
@@ -169,15 +177,27 @@ impl Candidates {
     pub(super) fn keep_lowest(&mut self, key: impl Fn(f32) -> f32, weight: impl Fn(f32) -> f64, mass: f64) {
         self.ranked.clear();
         self.ranked.extend(self.list.iter().map(|c| (key(c.logit), *c)));
-        self.ranked.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| best_first(&a.1, &b.1)));
+        let order = |a: &(f32, Candidate), b: &(f32, Candidate)| {
+            a.0.total_cmp(&b.0).then_with(|| best_first(&a.1, &b.1))
+        };
         self.list.clear();
-        let mut sum = 0.0;
-        for (_, candidate) in &self.ranked {
-            self.list.push(*candidate);
-            sum += weight(candidate.logit);
-            if sum >= mass {
-                break;
+        let (mut sum, mut sorted) = (0.0, FEW);
+        // A few mostly do, so only as many are put in order as turn out to be needed.
+        while self.list.len() < self.ranked.len() {
+            if sorted < self.ranked.len() {
+                self.ranked.select_nth_unstable_by(sorted - 1, order);
             }
+            let end = sorted.min(self.ranked.len());
+            self.ranked[..end].sort_unstable_by(order);
+            for (_, candidate) in &self.ranked[self.list.len()..end] {
+                self.list.push(*candidate);
+                sum += weight(candidate.logit);
+                if sum >= mass {
+                    self.sorted = false;
+                    return;
+                }
+            }
+            sorted = end.saturating_mul(8);
         }
         self.sorted = false;
     }
@@ -217,10 +237,5 @@ impl Candidates {
     #[cfg(test)]
     pub(super) fn ids(&self) -> Vec<u32> {
         self.list.iter().map(|c| c.id).collect()
-    }
-
-    #[cfg(test)]
-    pub(super) fn logits(&self) -> Vec<f32> {
-        self.list.iter().map(|c| c.logit).collect()
     }
 }

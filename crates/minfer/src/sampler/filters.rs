@@ -1,7 +1,7 @@
 //! Filters: each removes tokens from the draw and leaves one at least. They work on the probabilities at
 //! temperature 1 of what the filters before them have left.
 
-use super::candidates::Candidates;
+use super::candidates::{Candidates, FEW};
 
 /// Keeps the logits within n standard deviations below the best (Tang et al. 2024).
 pub(super) fn top_n_sigma(n: f32, candidates: &mut Candidates) {
@@ -13,15 +13,16 @@ pub(super) fn top_n_sigma(n: f32, candidates: &mut Candidates) {
 /// Locally typical sampling (Meister et al. 2022): the smallest set of tokens with a probability of at least `p`,
 /// taken in the order of how near the surprise of a token is to the entropy.
 pub(super) fn typical(p: f32, candidates: &mut Candidates) {
-    let best = candidates.sorted().first().map_or(0.0, |c| c.logit);
-    let (weights, _) = candidates.weigh(1.0);
-    let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
-    let surprise = |logit: f32| total.ln() - (f64::from(logit) - f64::from(best));
-    let entropy =
-        candidates.sorted().iter().map(|c| (-surprise(c.logit)).exp() * surprise(c.logit)).sum::<f64>();
+    let Some(best) = candidates.best() else { return };
+    let below = |logit: f32| f64::from(logit) - f64::from(best.logit);
+    let (total, weighted) = candidates.logits().fold((0.0, 0.0), |(total, weighted), logit| {
+        let weight = below(logit).exp();
+        (total + weight, weighted + weight * below(logit))
+    });
+    let entropy = total.ln() - weighted / total;
     candidates.keep_lowest(
-        |logit| (surprise(logit) - entropy).abs() as f32,
-        |logit| (-surprise(logit)).exp(),
+        |logit| (total.ln() - below(logit) - entropy).abs() as f32,
+        |logit| below(logit).exp() / total,
         f64::from(p),
     );
 }
@@ -34,7 +35,7 @@ pub(super) fn top_p_min_p(top_p: f32, min_p: f32, candidates: &mut Candidates) {
     let enough = if top_p < 1.0 { f64::from(top_p) * candidates.mass() } else { f64::INFINITY };
     let (mut kept, mut mass) = (0, 0.0);
     // A few tokens mostly do, so only as many are put in order as turn out to be needed.
-    let mut sorted = 256;
+    let mut sorted = FEW;
     'all: loop {
         for c in &candidates.head(sorted)[kept..] {
             let weight = (c.logit - best.logit).exp();
