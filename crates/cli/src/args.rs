@@ -218,7 +218,8 @@ pub struct SamplingOptions {
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = clap::value_parser!(i64).range(-1..))]
     pub dry_penalty_last_n: i64,
-    /// DRY sees no repetition across this text, in which \n, \t, \r and \\ are escapes; none: no such text (repeatable) [default: \n : " *]
+    /// DRY sees no repetition across this text, in which \n, \t, \r and \\ are escapes; none: no such text
+    /// (repeatable) [default: \n : " *]
     #[arg(long, value_name = "TEXT")]
     pub dry_sequence_breaker: Vec<String>,
     /// Seed of the draws [default: drawn, and printed]
