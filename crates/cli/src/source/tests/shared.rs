@@ -171,7 +171,7 @@ fn broken_downloads_are_resumed_removed_and_never_linked() {
             assert_eq!(fs::read(path).unwrap(), bytes);
             assert_eq!(server.seen().last().unwrap().range(), Some(2500));
         } else {
-            assert_eq!(remove("hf:o/r:Q4_0", &bench.opts).unwrap(), [part.clone()]);
+            assert_eq!(remove("hf:o/r:Q4_0", &bench.opts).unwrap(), std::slice::from_ref(&part));
         }
         assert!(!part.exists());
     }
