@@ -212,7 +212,7 @@ pub struct SamplingOptions {
     #[arg(long, value_name = "X", default_value_t = 1.75, allow_negative_numbers = true)]
     pub dry_base: f32,
     /// Repetitions of fewer tokens are free
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true)]
     pub dry_allowed_length: usize,
     /// Recent tokens that DRY sees; -1: all
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
