@@ -110,7 +110,7 @@ class Run:
     def prepare(self, name):
         """Writes the quantised file and its two recordings, unless an earlier run has left them in the folder."""
         quantised, plain, exact, bar = self.paths(name)
-        if bar.exists():
+        if quantised.exists() and bar.exists():
             return
         quantize = self.tools / "llama-quantize"
         kind = FILE_TYPES.get(name, name)
