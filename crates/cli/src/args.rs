@@ -52,6 +52,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Graph, splits and memory of a model, without loading its weights
     Graph(GraphArgs),
+    /// Memory and speed of a model on this machine, before it is loaded
+    Plan(PlanArgs),
     /// Fetch a model into the cache
     Pull(PullArgs),
     /// Models in the cache
@@ -460,6 +462,23 @@ pub struct GraphArgs {
     /// Show the graph before fusing
     #[arg(long)]
     pub no_fuse: bool,
+    #[command(flatten)]
+    pub model: ModelOptions,
+}
+
+#[derive(Args)]
+pub struct PlanArgs {
+    #[arg(value_name = "MODEL", help = MODEL_HELP)]
+    pub name: Option<String>,
+    /// Sequences that are to exist at once, each with a context of its own
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub sequences: usize,
+    /// Leave out the speed, which takes a second to measure
+    #[arg(long)]
+    pub no_speed: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub model: ModelOptions,
 }

@@ -58,7 +58,7 @@ pub fn session_options(file: &ModelFile, options: &ModelOptions) -> Result<Sessi
 pub fn load(name: Option<&str>, options: &ModelOptions) -> Result<(Model, Session)> {
     let file = open_file(name, options.offline)?;
     let sizes = session_options(&file, options)?;
-    minfer::check_memory(&file, &sizes, options.device)?;
+    minfer::check_memory(&file, &sizes, options.device, options.load.into())?;
     let mut bar = LoadBar::new();
     let mut progress = |p| bar.update(p);
     let model = Model::from_file(

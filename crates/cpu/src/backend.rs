@@ -49,6 +49,11 @@ impl CpuBackend {
         self.pool.threads()
     }
 
+    /// The threads.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// Instruction set of the kernels.
     pub fn isa(&self) -> Isa {
         self.isa

@@ -7,6 +7,7 @@
 pub mod backend;
 pub mod buffers;
 pub mod matmul;
+pub mod measure;
 mod memory;
 mod ops;
 pub mod pool;

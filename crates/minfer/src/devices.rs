@@ -66,6 +66,17 @@ pub(crate) fn open(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<d
     }
 }
 
+/// The CPU, if that is what a choice comes to.
+pub(crate) fn cpu(choice: DeviceChoice, threads: Option<usize>) -> Result<CpuBackend, Error> {
+    match choice {
+        DeviceChoice::Auto | DeviceChoice::Cpu => cpu_backend(threads),
+        other => {
+            let name = open(other, threads)?.name();
+            Err(Error::new(ErrorKind::Device, format!("{name}: its speed is not forecast")))
+        }
+    }
+}
+
 fn cpu_backend(threads: Option<usize>) -> Result<CpuBackend, Error> {
     let isa = knob_value("MINFER_ISA").map(|name| parse_isa(&name)).transpose()?;
     Ok(CpuBackend::new(CpuOptions { threads, isa }))

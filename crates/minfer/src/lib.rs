@@ -36,6 +36,7 @@ mod memory;
 mod model;
 mod sampler;
 mod session;
+mod speed;
 mod stop;
 
 pub use batch::{Batch, Wanted};
@@ -48,10 +49,11 @@ pub use knobs::{KNOBS, Knob, knob_value};
 pub use kv_cache::SeqId;
 pub use load::{LoadMode, LoadProgress};
 pub use logprobs::{LogProbs, top_k};
-pub use memory::{MemoryForecast, check_memory, forecast};
+pub use memory::{MemoryForecast, check_memory, forecast, free_memory};
 pub use model::{LoadOptions, Model};
 pub use sampler::{LogitBias, Mirostat, Sampled, Sampler, SamplerConfig};
 pub use session::{Control, EachRow, GraphTrace, Logits, Session, SessionOptions};
+pub use speed::{MachineRates, SpeedForecast, TokenWork, forecast_speed};
 pub use stop::StopMatcher;
 
 pub use minfer_gguf as gguf;

@@ -3,6 +3,7 @@
 use crate::devices::{self, DeviceChoice};
 use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
+use crate::load::LoadMode;
 use crate::session::{SessionOptions, stage_capacity};
 use minfer_gguf::{Array, Value};
 use minfer_graph::{Backends, PAGE, Plan, PlanOptions, WeightSpec, plan};
@@ -21,8 +22,10 @@ pub struct MemoryForecast {
     pub scratch: u64,
     /// Vocabulary and metadata.
     pub tokenizer: u64,
-    /// The largest tensor once more: it is read before it is placed.
+    /// The largest tensor once more: it is read before it is placed. 0 if the file is mapped.
     pub loading: u64,
+    /// Pages of the file while it is mapped, which the system can take back. 0 if the file is read.
+    pub mapped: u64,
     /// The program itself.
     pub program: u64,
 }
@@ -33,8 +36,36 @@ const PROGRAM: u64 = 6 << 20;
 impl MemoryForecast {
     /// Most bytes resident at once. While the weights load, neither cache nor arenas exist.
     pub fn peak(&self) -> u64 {
-        let running = self.kv.saturating_add(self.arenas + self.scratch);
-        (self.program + self.tokenizer + self.weights).saturating_add(running.max(self.loading))
+        self.loading_peak().max(self.needed())
+    }
+
+    /// Most bytes resident until the weights are placed.
+    pub fn loading_peak(&self) -> u64 {
+        self.base().saturating_add(self.loading).saturating_add(self.mapped)
+    }
+
+    /// Bytes that must be free: those of [`MemoryForecast::peak`] that the system cannot take back.
+    pub fn needed(&self) -> u64 {
+        let running = self.kv.saturating_add(self.arenas).saturating_add(self.scratch);
+        self.base().saturating_add(running.max(self.loading))
+    }
+
+    /// Whether it fits what is free, if that is known.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Memory`] with both numbers.
+    pub fn fits(&self, free: Option<u64>, n_ctx: usize) -> Result<(), Error> {
+        let needed = self.needed();
+        let Some(free) = free.filter(|&free| needed > free) else { return Ok(()) };
+        let (needed, free) = (needed >> 20, free >> 20);
+        let message = format!(
+            "a context of {n_ctx} needs {needed} MiB and {free} MiB are free; a smaller --ctx-size needs less"
+        );
+        Err(Error::new(ErrorKind::Memory, message))
+    }
+
+    fn base(&self) -> u64 {
+        self.program.saturating_add(self.tokenizer).saturating_add(self.weights)
     }
 }
 
@@ -46,6 +77,7 @@ pub fn forecast(
     file: &ModelFile,
     options: &SessionOptions,
     device: DeviceChoice,
+    load: LoadMode,
 ) -> Result<(Plan, MemoryForecast), Error> {
     let spec = file.spec()?;
     options.check(&spec)?;
@@ -58,13 +90,19 @@ pub fn forecast(
     let planned =
         plan(graph, &backends, &PlanOptions { fuse: options.fusions, ..PlanOptions::new(capacity) })?;
     let sizes = spec.weights().into_iter().filter_map(WeightSpec::bytes);
+    let weights = sizes.clone().sum();
+    let (loading, mapped) = match load {
+        LoadMode::Read => (sizes.max().unwrap_or(0), 0),
+        LoadMode::Mmap => (0, weights),
+    };
     let forecast = MemoryForecast {
-        weights: sizes.clone().sum(),
+        weights,
         kv: kv_bytes(&spec, options, max_pages),
         arenas: planned.memory.total() as u64,
         scratch: scratch_bytes(&spec, capacity.tokens),
         tokenizer: metadata_bytes(file),
-        loading: sizes.max().unwrap_or(0),
+        loading,
+        mapped,
         program: PROGRAM,
     };
     Ok((planned, forecast))
@@ -74,20 +112,22 @@ pub fn forecast(
 ///
 /// # Errors
 /// [`ErrorKind::Memory`] with both numbers, or as [`forecast`].
-pub fn check_memory(file: &ModelFile, options: &SessionOptions, device: DeviceChoice) -> Result<(), Error> {
-    let (_, memory) = forecast(file, options, device)?;
-    let free = devices::open(device, Some(1))?.memory().free;
-    match free {
-        Some(free) if memory.peak() > free => {
-            let (needed, free) = (memory.peak() >> 20, free >> 20);
-            let message = format!(
-                "a context of {} needs {needed} MiB and {free} MiB are free; a smaller --ctx-size needs less",
-                options.n_ctx
-            );
-            Err(Error::new(ErrorKind::Memory, message))
-        }
-        _ => Ok(()),
-    }
+pub fn check_memory(
+    file: &ModelFile,
+    options: &SessionOptions,
+    device: DeviceChoice,
+    load: LoadMode,
+) -> Result<(), Error> {
+    let (_, memory) = forecast(file, options, device, load)?;
+    memory.fits(free_memory(device)?, options.n_ctx)
+}
+
+/// Bytes that are free on a device, if the system tells.
+///
+/// # Errors
+/// A device that is not there.
+pub fn free_memory(device: DeviceChoice) -> Result<Option<u64>, Error> {
+    Ok(devices::open(device, Some(1))?.memory().free)
 }
 
 fn kv_bytes(spec: &ModelSpec, options: &SessionOptions, max_pages: usize) -> u64 {

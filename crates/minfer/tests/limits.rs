@@ -4,8 +4,8 @@ mod common;
 
 use common::{ids, load, on_disk, session, session_with, tiny};
 use minfer::{
-    Batch, Control, DeviceChoice, ErrorKind, GenerateOptions, KvType, KvTypes, LoadOptions, Model, ModelFile,
-    Sampler, SamplerConfig, SeqId, Session, SessionOptions, Wanted,
+    Batch, Control, DeviceChoice, ErrorKind, GenerateOptions, KvType, KvTypes, LoadMode, LoadOptions, Model,
+    ModelFile, Sampler, SamplerConfig, SeqId, Session, SessionOptions, Wanted,
 };
 use minfer_testkit::tiny::{TinySpec, Tokenizer, broken};
 use std::sync::atomic::AtomicBool;
@@ -117,7 +117,8 @@ fn the_forecast_of_the_cache_is_what_a_session_allocates() {
     for (k, v) in KvType::ALL.into_iter().flat_map(|k| KvType::ALL.map(|v| (k, v))) {
         let session = session_with(&model, 64, 2, KvTypes { k, v });
         let opened = ModelFile::open(&file.path).unwrap();
-        let (_, forecast) = minfer::forecast(&opened, session.options(), DeviceChoice::Cpu).unwrap();
+        let (_, forecast) =
+            minfer::forecast(&opened, session.options(), DeviceChoice::Cpu, LoadMode::Read).unwrap();
         assert_eq!(forecast.kv, session.kv_bytes(), "{k}, {v}");
     }
 }

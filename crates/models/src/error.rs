@@ -19,7 +19,7 @@ pub enum ModelErrorKind {
 #[non_exhaustive]
 pub enum ModelError {
     /// `general.architecture` names an architecture that is not in the registry.
-    #[error("unknown architecture `{name}` (known: {known})")]
+    #[error("unknown architecture `{}` (known: {known})", name.escape_debug())]
     UnknownArchitecture {
         /// Name in the file.
         name: String,

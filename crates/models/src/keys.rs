@@ -12,6 +12,9 @@ pub struct Keys<'a> {
     read: RefCell<BTreeSet<String>>,
 }
 
+/// Floats whose reciprocals and squares are floats too. No model has others.
+const USABLE: std::ops::RangeInclusive<f32> = 1e-18..=1e18;
+
 /// A key that is refused unless it has a value that changes nothing.
 pub struct RefusedKey {
     /// Key without the architecture's prefix.
@@ -140,13 +143,13 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A finite positive float, or the default if the key is absent.
+    /// A positive float, or the default if the key is absent.
     pub fn positive(&self, suffix: &str, default: Option<f32>) -> Result<f32, ModelError> {
         let key = self.full(suffix);
         let value = self.gguf.metadata.f32(&key)?.or(default);
         match value {
             None => Err(ModelError::key(&key, "missing")),
-            Some(x) if x.is_finite() && x > 0.0 => Ok(x),
+            Some(x) if USABLE.contains(&x) => Ok(x),
             Some(x) => Err(ModelError::key(&key, format!("is {x}"))),
         }
     }
@@ -162,12 +165,12 @@ impl<'a> Keys<'a> {
         format!("{}.{suffix}", self.arch)
     }
 
-    /// A finite float that is not 0, if present; files state 0 for "none".
+    /// A positive float, if present; files state 0 for "none".
     pub fn factor(&self, suffix: &str) -> Result<Option<f32>, ModelError> {
         let key = self.full(suffix);
         match self.gguf.metadata.f32(&key)? {
             None | Some(0.0) => Ok(None),
-            Some(x) if x.is_finite() && x > 0.0 => Ok(Some(x)),
+            Some(x) if USABLE.contains(&x) => Ok(Some(x)),
             Some(x) => Err(ModelError::key(&key, format!("is {x}"))),
         }
     }

@@ -13,7 +13,7 @@ pub enum TokenizerError {
         reason: String,
     },
     /// The file's kind of tokenizer is not supported.
-    #[error("tokenizer model \"{model}\" is not supported (known: {})", known.join(", "))]
+    #[error("tokenizer model \"{}\" is not supported (known: {})", model.escape_debug(), known.join(", "))]
     UnknownModel {
         /// `tokenizer.ggml.model`.
         model: String,
@@ -21,7 +21,7 @@ pub enum TokenizerError {
         known: Vec<&'static str>,
     },
     /// The file's way of splitting text before BPE is not supported.
-    #[error("pre-tokenizer \"{pre}\" is not supported (known: {})", known.join(", "))]
+    #[error("pre-tokenizer \"{}\" is not supported (known: {})", pre.escape_debug(), known.join(", "))]
     UnknownPre {
         /// `tokenizer.ggml.pre`.
         pre: String,

@@ -15,7 +15,7 @@ pub fn run(args: &GraphArgs) -> Result<()> {
     if args.no_fuse {
         options.fusions = FusionSwitches::NONE;
     }
-    let (plan, memory) = minfer::forecast(&file, &options, args.model.device)?;
+    let (plan, memory) = minfer::forecast(&file, &options, args.model.device, args.model.load.into())?;
     match args.format {
         GraphFormat::Dot => print(&dot_plan(&plan)),
         GraphFormat::Json => {

@@ -6,6 +6,7 @@ mod eval;
 mod graph;
 mod info;
 mod models;
+mod plan;
 mod run;
 mod tables;
 mod tokenize;
@@ -24,6 +25,7 @@ pub fn dispatch(command: Command) -> Result<()> {
         Command::Eval(args) => eval::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Graph(args) => graph::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Pull(args) => models::pull(&args),
         Command::List(args) => models::list(&args),
         Command::Rm(args) => models::remove(&args),

@@ -68,8 +68,28 @@ pub fn read_spec(gguf: &Gguf) -> Result<ModelSpec, ModelError> {
     check_vocabulary(gguf, &keys, tensors.shape("token_embd.weight")?.0)?;
     let mut spec = (arch.read)(&keys, &tensors)?;
     spec.unread_tensors = tensors.finish()?;
+    check_numbers(&keys, &spec)?;
     spec.unread_keys = keys.unread();
     Ok(spec)
+}
+
+/// Numbers that are fine one by one, and together make no rotation or no scores.
+fn check_numbers(keys: &Keys<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
+    let refuse = |key: &str, reason: String| Err(ModelError::key(&keys.name(key), reason));
+    let usable = |x: f32| x.is_finite() && x > 0.0;
+    for attention in spec.layers.iter().map(|l| &l.attention) {
+        if !usable(attention.scale) {
+            return refuse("attention.head_count", format!("makes {} the scale of scores", attention.scale));
+        }
+        let Some(rope) = &attention.rope else { continue };
+        if !usable(rope.magnitude) {
+            return refuse("rope.scaling.attn_factor", format!("lengthens rotated values by {}", rope.magnitude));
+        }
+        if rope.yarn.is_some() && rope.base <= 1.0 {
+            return refuse("rope.freq_base", format!("is {}; YaRN needs more than 1", rope.base));
+        }
+    }
+    Ok(())
 }
 
 /// The vocabulary that the file declares must be the rows of its embedding table.
