@@ -105,23 +105,19 @@ fn measure(
 ) -> Result<MachineRates, BackendError> {
     let (isa, pool) = (cpu.isa(), cpu.pool());
     let (ty, cols) = commonest(spec);
-    let blocks =
-        Products { ty, cols, bytes: work.block_bytes as usize, tokens: 1, precision: ActPrecision::Int8 };
+    // A step reads all weights in turn, so that what one leaves in the caches the next displaces.
+    let bytes = (work.block_bytes + work.head_bytes) as usize;
+    let blocks = Products { ty, cols, bytes, tokens: 1, precision: ActPrecision::Int8 };
     let output = &spec.output.weight;
-    let head = Products {
-        ty: output.ty,
-        cols: output.cols,
-        bytes: work.head_bytes as usize,
-        tokens: 1,
-        precision: ActPrecision::Int16,
-    };
+    let head =
+        Products { ty: output.ty, cols: output.cols, bytes, tokens: 1, precision: ActPrecision::Int16 };
     let tokens = options.n_batch.min(options.n_ctx);
     let float = Products { ty: TensorType::F32, cols: 256, bytes: 1 << 20, tokens, ..blocks };
     Ok(MachineRates {
         threads: pool.threads(),
         block_type: ty,
         head_type: output.ty,
-        read: read_rate(pool, (work.block_bytes + work.head_bytes) as usize)?,
+        read: read_rate(pool, bytes)?,
         blocks: product_rate(isa, pool, &blocks)?.bytes,
         head: product_rate(isa, pool, &head)?.bytes,
         batch: product_rate(isa, pool, &Products { tokens, ..blocks })?.multiply_adds,

@@ -83,7 +83,10 @@ fn check_numbers(keys: &Keys<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
         }
         let Some(rope) = &attention.rope else { continue };
         if !usable(rope.magnitude) {
-            return refuse("rope.scaling.attn_factor", format!("lengthens rotated values by {}", rope.magnitude));
+            return refuse(
+                "rope.scaling.attn_factor",
+                format!("lengthens rotated values by {}", rope.magnitude),
+            );
         }
         if rope.yarn.is_some() && rope.base <= 1.0 {
             return refuse("rope.freq_base", format!("is {}; YaRN needs more than 1", rope.base));
