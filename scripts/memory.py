@@ -18,10 +18,11 @@ import tempfile
 SETTINGS = [
     ("smollm2-135m-q4_1", "-c 512"),
     ("smollm2-135m-q4_1", "-c 4096 -b 128 -ctk f32 -ctv f32"),
+    ("smollm2-135m-q4_1", "-c 2048 -ctk q8_0 -ctv q8_0"),
+    ("smollm2-135m-q4_1", "-c 4096"),
     ("gemma3-270m-q4_k_m", "-c 1024 -ctk q8_0 -ctv q8_0"),
-    ("gemma3-270m-q4_k_m", "-c 2048 -b 256"),
+    ("gemma3-270m-q4_k_m", "-c 4096 -ctk f32 -ctv f32"),
     ("qwen2.5-coder-0.5b-q4_k_m", "-c 2048 -b 64 -ctk q8_0"),
-    ("qwen2.5-coder-0.5b-q4_k_m", "-c 1024 -ctk f32 -ctv f32"),
     ("qwen2.5-coder-0.5b-q4_k_m", "-c 512 --load mmap"),
 ]
 MOST = 0.10
