@@ -168,7 +168,7 @@ fn refusals_are_typed() {
     // Switched off.
     let p = plan(layer(false), &backends, &opts(FusionSwitches::NONE)).unwrap();
     assert!(p.fusions.refused.iter().all(|(_, _, why)| *why == FusionRefusal::SwitchedOff));
-    assert_eq!(p.fusions.refused.len(), 2);
+    assert_eq!(p.fusions.refused.len(), 3);
     assert!(p.fusions.to_string().contains("SwiGlu not at node"), "{}", p.fusions);
 }
 

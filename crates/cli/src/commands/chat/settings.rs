@@ -117,7 +117,7 @@ mod tests {
         let mut changed =
             settings(&["--top-p", "0.9", "--typical", "0.5", "--logit-bias", "7+2", "--stop", "a"]);
         let before = values(&changed);
-        assert!(set(&mut changed, "mirostat", "2").unwrap_err().contains("top-p"));
+        assert!(set(&mut changed, "mirostat", "2").unwrap_err().contains("typical"));
         change_all(&mut changed, &mirostat).unwrap();
         assert_eq!(values(&changed), mirostat);
         change_all(&mut changed, &before).unwrap();
