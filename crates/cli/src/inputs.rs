@@ -82,14 +82,40 @@ pub fn chat_template(model: &Model, options: &TemplateOptions) -> Result<ChatTem
         return own.ok_or_else(|| anyhow::anyhow!("{NO_TEMPLATE}"));
     };
     let usage = |e: &dyn std::fmt::Display| Usage(format!("--chat-template {}: {e}", path.display()));
-    let bytes = std::fs::read(path).map_err(|e| usage(&e))?;
+    let bytes = read_bounded(path).map_err(|e| usage(&e))?;
     let source = String::from_utf8(bytes).map_err(|e| usage(&format!("not UTF-8 text: {e}")))?;
     Ok(ChatTemplate::for_tokenizer(&source, model.tokenizer()?).map_err(|e| usage(&e))?)
 }
 
+/// Largest text that is read: far more than any context takes.
+const MOST_TEXT: u64 = 256 << 20;
+
+/// A file's bytes. One without an end is an error before it takes all memory.
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    read_at_most(std::fs::File::open(path)?)
+}
+
+fn read_at_most(source: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(MOST_TEXT + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_TEXT {
+        return Err(io::Error::other(format!("more than {} MiB of text", MOST_TEXT >> 20)));
+    }
+    Ok(bytes)
+}
+
+/// Refuses what is no file on a disk: a pipe without a writer would hang, and nothing could interrupt it.
+pub fn check_regular(path: &Path) -> Result<()> {
+    let named = || path.display().to_string();
+    if std::fs::metadata(path).with_context(named)?.is_file() {
+        return Ok(());
+    }
+    Err(anyhow::anyhow!("{}: not a regular file", path.display()))
+}
+
 /// A text file, or why not.
 pub fn read_text(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+    let bytes = read_bounded(path).with_context(|| path.display().to_string())?;
     String::from_utf8(bytes).with_context(|| format!("{}: not UTF-8 text", path.display()))
 }
 
@@ -98,7 +124,6 @@ pub fn stdin_text(missing: &str) -> Result<String> {
     if io::stdin().is_terminal() {
         return Err(Usage(missing.to_string()).into());
     }
-    let mut bytes = Vec::new();
-    io::stdin().read_to_end(&mut bytes).context("stdin")?;
+    let bytes = read_at_most(io::stdin().lock()).context("stdin")?;
     String::from_utf8(bytes).context("stdin: not UTF-8 text")
 }

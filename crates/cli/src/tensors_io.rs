@@ -35,6 +35,7 @@ impl TopLogProbs {
 
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self> {
+        crate::inputs::check_regular(path)?;
         let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
         Self::parse(&bytes).with_context(|| path.display().to_string())
     }

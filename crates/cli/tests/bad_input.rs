@@ -191,10 +191,13 @@ fn interrupt_ends_at_once_with_130() {
     let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
     // Without a prompt the program waits for stdin: it cannot end by itself.
     let mut child = minfer(&["run", path.to_str().unwrap()]).stdin(Stdio::piped()).spawn().unwrap();
+    // Kept open: `wait` would close it, and the program might see that before the signal.
+    let stdin = child.stdin.take();
     std::thread::sleep(Duration::from_millis(400));
     let started = Instant::now();
     let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(started.elapsed() < Duration::from_secs(2));
+    drop(stdin);
 }

@@ -97,6 +97,18 @@ fn blocks_files_and_slashes() {
 }
 
 #[test]
+fn what_is_no_file_is_not_read() {
+    let (folder, model) = model();
+    let folder = folder.path().display().to_string();
+    for verb in ["read", "load"] {
+        for path in ["/dev/zero", &folder] {
+            let o = with_stdin(&["chat", &model], format!("/{verb} {path}\n").as_bytes());
+            assert!(fails(&o, 1).contains("not a regular file"), "/{verb} {path}");
+        }
+    }
+}
+
+#[test]
 fn the_first_error_ends_a_pipe() {
     let (folder, model) = model();
     let bad = write(folder.path(), "bad.txt", b"\xff\xfe");

@@ -79,7 +79,7 @@ pub enum SplitProblem {
     #[error("is a part of another model: {what} is {found} instead of {expected}")]
     Foreign {
         /// What differs.
-        what: &'static str,
+        what: String,
         /// Its value in the first part, or in the set.
         expected: String,
         /// Its value here.
@@ -187,7 +187,8 @@ fn check(first: &Gguf, gguf: &Gguf, part: usize, set: &Split) -> Result<(), Spli
     let Some(split) = read_split(gguf)? else {
         return Err(SplitProblem::Whole { no, count: set.count });
     };
-    let differ = |what, expected: String, found: String| {
+    let differ = |what: &str, expected: String, found: String| {
+        let what = what.to_owned();
         if expected == found { Ok(()) } else { Err(SplitProblem::Foreign { what, expected, found }) }
     };
     differ("the number of parts", set.count.to_string(), split.count.to_string())?;
@@ -195,6 +196,17 @@ fn check(first: &Gguf, gguf: &Gguf, part: usize, set: &Split) -> Result<(), Spli
     // Later parts need not name the architecture; if they do, it must be the same.
     if let (Ok(expected), Ok(found)) = (first.architecture(), gguf.architecture()) {
         differ("the architecture", expected.to_owned(), found.to_owned())?;
+    }
+    // Nor repeat the metadata; what they do repeat must be the same, for only the first part's is read.
+    for (key, found) in gguf.metadata.iter().filter(|(key, _)| !key.starts_with("split.")) {
+        if let Some(expected) = first.metadata.get(key).filter(|expected| *expected != found) {
+            let (expected, found) = (expected.brief(), found.brief());
+            return Err(SplitProblem::Foreign {
+                what: format!("key \"{}\"", key.escape_debug()),
+                expected,
+                found,
+            });
+        }
     }
     if split.no != no {
         return Err(SplitProblem::Repeated { expected: no, found: split.no });

@@ -180,6 +180,22 @@ impl Value {
         })
     }
 
+    /// The value for a message: a number, the beginning of a text, the type of an array.
+    pub fn brief(&self) -> String {
+        const MOST: usize = 60;
+        match self {
+            Value::String(text) if text.chars().nth(MOST).is_some() => {
+                let head: String = text.chars().take(MOST).collect();
+                format!("\"{}...\"", head.escape_debug())
+            }
+            Value::String(text) => format!("\"{}\"", text.escape_debug()),
+            Value::Bool(flag) => flag.to_string(),
+            Value::F32(x) => x.to_string(),
+            Value::F64(x) => x.to_string(),
+            other => other.as_integer().map_or_else(|| other.describe(), |n| n.to_string()),
+        }
+    }
+
     /// The type in words: `u32`, `array of string`.
     pub fn describe(&self) -> String {
         match self {

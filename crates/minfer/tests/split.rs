@@ -99,10 +99,11 @@ fn a_repeated_part_is_named() {
 #[test]
 fn foreign_parts_are_named() {
     type Change = fn(&mut TinyModel);
-    let changes: [(&str, Change); 5] = [
+    let changes: [(&str, Change); 6] = [
         ("number of parts is 4", |m| m.set("split.count", Value::U16(4))),
         ("number of tensors is 7", |m| m.set("split.tensors.count", Value::I32(7))),
         ("architecture is qwen2", |m| m.set("general.architecture", "qwen2")),
+        ("key \"llama.block_count\" is 77", |m| m.set("llama.block_count", Value::U32(77))),
         ("no part of a split model", |m| m.metadata.clear()),
         ("split.no", |m| m.set("split.no", "one")),
     ];

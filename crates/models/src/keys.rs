@@ -213,7 +213,7 @@ impl<'a> Keys<'a> {
             let key = self.full(refused.suffix);
             match self.gguf.metadata.get(&key) {
                 Some(value) if !(refused.neutral)(value) => {
-                    return Err(ModelError::Refused { what: format!("key `{key}` = {}", value.describe()) });
+                    return Err(ModelError::Refused { what: format!("key `{key}` = {}", value.brief()) });
                 }
                 _ => {}
             }

@@ -203,6 +203,7 @@ impl Reader<'_> {
             Some("longrope" | "llama3") if own_scale => {}
             None | Some("linear") => rope.freq_scale = 1.0 / factor,
             Some("yarn") => {
+                let factor = keys.positive("rope.scaling.factor", None)?;
                 let turns = |key, default| keys.positive(key, Some(default));
                 rope.freq_scale = 1.0 / factor;
                 rope.yarn = Some(Yarn {

@@ -208,8 +208,10 @@ impl Chat {
             Finish::ContextFull => {
                 self.screen.say(&format!("the answer is cut short: the context of {n_ctx} is full"));
             }
+            // What it cost is not known: the prompt was not computed to its end.
             Finish::Cancelled if turn.answer.text.is_empty() => {
                 self.screen.say("stopped before an answer; the conversation is as before");
+                return Ok(());
             }
             Finish::Cancelled => self.screen.say("stopped; what was said is part of the conversation"),
             _ => {}
@@ -241,8 +243,8 @@ impl Chat {
             (_, "") => return Err(Usage(format!("/set {key} needs a value; /set lists the settings")).into()),
             (key, value) => {
                 let mut next = self.settings.clone();
-                settings::change(&mut next, key, &[value.to_owned()]).map_err(Usage)?;
-                self.use_settings(next)?;
+                settings::change(&mut next, key, value).map_err(Usage)?;
+                self.use_settings(next, key == "seed")?;
                 let idle = sampling::idle(&self.settings.sampling);
                 idle.iter().filter(|note| note.starts_with(key)).for_each(|note| self.screen.note(note));
             }
@@ -250,10 +252,10 @@ impl Chat {
         Ok(())
     }
 
-    /// Takes new settings; the draws begin anew if they changed anything about them.
-    fn use_settings(&mut self, settings: ChatSettings) -> Result<()> {
+    /// Takes new settings; the draws begin anew if they changed anything about them, or `anew` asks for it.
+    fn use_settings(&mut self, settings: ChatSettings, anew: bool) -> Result<()> {
         let config = sampling::config(&settings.sampling)?;
-        if config != *self.sampler.config() {
+        if anew || config != *self.sampler.config() {
             self.sampler = sampling::sampler(config, &self.model)?;
         }
         self.settings = settings;
@@ -288,6 +290,7 @@ impl Chat {
     }
 
     fn read(&mut self, path: &Path) -> Result<()> {
+        inputs::check_regular(path)?;
         let text = inputs::read_text(path)?;
         self.screen.note(&format!("{} ({} bytes) stands before the next prompt", path.display(), text.len()));
         self.attached.push_str(&text);

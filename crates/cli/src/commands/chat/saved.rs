@@ -63,10 +63,15 @@ impl Saved {
 
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
-        std::fs::write(path, text).with_context(|| path.display().to_string())
+        // Beside it first: a disk that is full must not cost what the file held before.
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".part");
+        let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+        written.with_context(|| path.display().to_string())
     }
 
     pub fn read(path: &Path) -> Result<Self> {
+        crate::inputs::check_regular(path)?;
         let text = crate::inputs::read_text(path)?;
         Self::parse(&text).with_context(|| path.display().to_string())
     }

@@ -6,12 +6,16 @@ use crate::sampling;
 use clap::{Args, Command, FromArgMatches};
 use serde_json::{Map, Value};
 
-/// Changes one setting; several values make a list.
+/// Changes one setting, or takes it back: to `default`, or to `""`.
 ///
 /// # Errors
 /// As [`change_all`].
-pub fn change(settings: &mut ChatSettings, key: &str, values: &[String]) -> Result<(), String> {
-    change_all(settings, &Map::from_iter([(key.to_owned(), values.into())]))
+pub fn change(settings: &mut ChatSettings, key: &str, value: &str) -> Result<(), String> {
+    let value = match value {
+        "default" | "\"\"" => Value::Null,
+        value => Value::from(vec![value]),
+    };
+    change_all(settings, &Map::from_iter([(key.to_owned(), value)]))
 }
 
 /// Changes all settings that `changes` names; null takes back what was set. They are judged together, so that their
@@ -92,7 +96,7 @@ mod tests {
     }
 
     fn set(settings: &mut ChatSettings, key: &str, value: &str) -> Result<(), String> {
-        change(settings, key, &[value.to_owned()])
+        change(settings, key, value)
     }
 
     #[test]
@@ -134,6 +138,17 @@ mod tests {
         let after = values(&changed);
         let different: Vec<&String> = after.keys().filter(|key| after[*key] != before[*key]).collect();
         assert_eq!(different, ["frequency-penalty"]);
+    }
+
+    #[test]
+    fn a_setting_can_be_taken_back() {
+        let mut changed = settings(&["--top-k", "7", "--stop", "a", "--logit-bias", "3-1"]);
+        let unset = values(&settings(&[]));
+        for (key, nothing) in [("top-k", "default"), ("stop", "\"\""), ("logit-bias", "default")] {
+            set(&mut changed, key, nothing).unwrap();
+            assert_eq!(values(&changed)[key], unset[key], "{key}");
+        }
+        assert_eq!(values(&changed), unset);
     }
 
     #[test]

@@ -44,7 +44,12 @@ const ROWS: &[Row] = &[
     row(Verb::Clear, &["clear"], Argument::None, "forgets the conversation; the system message stays"),
     row(Verb::Regen, &["regen"], Argument::None, "answers the last prompt again"),
     row(Verb::System, &["system"], Argument::Optional("TEXT"), "sets the system message; \"\" removes it"),
-    row(Verb::Set, &["set"], Argument::Optional("KEY VALUE"), "changes a setting; alone lists them"),
+    row(
+        Verb::Set,
+        &["set"],
+        Argument::Optional("KEY VALUE"),
+        "changes a setting, `default` takes it back; alone lists them",
+    ),
     row(Verb::Save, &["save"], Argument::Needed("FILE"), "writes conversation and settings as JSON"),
     row(Verb::Load, &["load"], Argument::Needed("FILE"), "reads what /save wrote"),
     row(Verb::Read, &["read"], Argument::Needed("FILE"), "puts a text file before the next prompt"),
