@@ -12,6 +12,7 @@ use unicode_normalization::UnicodeNormalization;
 
 use crate::error::TokenizerError;
 use crate::model::{self, Model, SPACE};
+use crate::split::sets;
 use crate::trie::Trie;
 use crate::vocab::{self, TokenKind};
 
@@ -139,19 +140,7 @@ fn is_dropped(c: char) -> bool {
 
 /// Whether `c` is a word of its own as a punctuation mark.
 fn is_punctuation(c: char) -> bool {
-    use GeneralCategory as G;
-    c.is_ascii_punctuation()
-        || !c.is_ascii()
-            && matches!(
-                get_general_category(c),
-                G::ConnectorPunctuation
-                    | G::DashPunctuation
-                    | G::OpenPunctuation
-                    | G::ClosePunctuation
-                    | G::InitialPunctuation
-                    | G::FinalPunctuation
-                    | G::OtherPunctuation
-            )
+    c.is_ascii_punctuation() || !c.is_ascii() && sets::is_punctuation(get_general_category(c))
 }
 
 /// Whether `c` is a word of its own as a Chinese character. The gap before U+2B920 is Hugging Face's.

@@ -199,6 +199,8 @@ fn bad_files_are_errors_that_name_the_key() {
 proptest! {
     #[test]
     fn every_text_comes_back(text in "[^▁]*", add_space in any::<bool>()) {
+        // The space that stands behind a user-defined token, as the makers' library puts it, stays.
+        prop_assume!(!add_space || !["  ", "<tool>"].iter().any(|token| text.contains(token)));
         let vocab = Vocab::new();
         let source = VocabSource { add_space: Some(add_space), ..vocab.source() };
         let tokenizer = Tokenizer::from_source(&source).unwrap();

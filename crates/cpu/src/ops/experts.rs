@@ -92,7 +92,7 @@ impl Kernel for ExpertMatMul {
                 weight.name
             )));
         }
-        self.bias.map_or(Ok(()), |b| super::weights::check_vector(graph.weight(b)))
+        self.bias.map_or(Ok(()), |b| super::weights::check_matrix(graph.weight(b)))
     }
 
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {

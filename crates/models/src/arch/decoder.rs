@@ -129,6 +129,14 @@ pub(super) fn read_decoder(
     })
 }
 
+/// Scales scores by the model's width per query head, whatever the size of its heads.
+pub(super) fn scale_by_width(spec: &mut ModelSpec) {
+    for layer in &mut spec.layers {
+        let a = &mut layer.attention;
+        a.scale = 1.0 / ((spec.n_embd / a.n_head) as f32).sqrt();
+    }
+}
+
 impl Reader<'_> {
     fn layers(
         &self,

@@ -2,7 +2,7 @@
 //! window and a rotation of their own.
 
 use super::Architecture;
-use super::decoder::{DecoderTraits, Norms, QkNorm, read_decoder};
+use super::decoder::{DecoderTraits, Norms, QkNorm, read_decoder, scale_by_width};
 use crate::error::ModelError;
 use crate::keys::Keys;
 use crate::spec::{Activation, ModelSpec};
@@ -42,9 +42,9 @@ fn read(keys: &Keys<'_>, tensors: &Tensors<'_>) -> Result<ModelSpec, ModelError>
                 (rope.base, rope.freq_scale) = (base, 1.0);
             }
         }
-        if n_layer == LAYERS_OF_27B {
-            a.scale = 1.0 / ((spec.n_embd / a.n_head) as f32).sqrt();
-        }
+    }
+    if n_layer == LAYERS_OF_27B {
+        scale_by_width(&mut spec);
     }
     spec.embedding_scale = (spec.n_embd as f32).sqrt();
     spec.logit_softcap = keys.factor("final_logit_softcapping")?;

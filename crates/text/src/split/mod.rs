@@ -10,7 +10,7 @@ mod alternatives;
 mod digits;
 mod families;
 mod ranges;
-mod sets;
+pub(crate) mod sets;
 
 use families::Pass;
 

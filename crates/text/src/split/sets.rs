@@ -115,13 +115,7 @@ pub(super) fn atom(c: char) -> u16 {
         G::ModifierLetter | G::OtherLetter => han(HAN_LETTER, CASELESS),
         G::NonspacingMark | G::SpacingMark | G::EnclosingMark => MARK,
         G::DecimalNumber | G::LetterNumber | G::OtherNumber => han(HAN_NUMBER, OTHER_NUMBER),
-        G::ConnectorPunctuation
-        | G::DashPunctuation
-        | G::OpenPunctuation
-        | G::ClosePunctuation
-        | G::InitialPunctuation
-        | G::FinalPunctuation
-        | G::OtherPunctuation => OTHER_PUNCTUATION,
+        category if is_punctuation(category) => OTHER_PUNCTUATION,
         G::MathSymbol | G::CurrencySymbol | G::ModifierSymbol | G::OtherSymbol => {
             han(HAN_SYMBOL, OTHER_SYMBOL)
         }
@@ -139,4 +133,19 @@ pub(super) fn is_word(c: char) -> bool {
     c.is_alphabetic()
         || atom(c) & (MARK | NUMBER) != 0
         || get_general_category(c) == GeneralCategory::ConnectorPunctuation
+}
+
+/// `\p{P}`.
+pub(crate) fn is_punctuation(category: GeneralCategory) -> bool {
+    use GeneralCategory as G;
+    matches!(
+        category,
+        G::ConnectorPunctuation
+            | G::DashPunctuation
+            | G::OpenPunctuation
+            | G::ClosePunctuation
+            | G::InitialPunctuation
+            | G::FinalPunctuation
+            | G::OtherPunctuation
+    )
 }
