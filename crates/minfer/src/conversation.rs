@@ -170,16 +170,25 @@ impl Conversation {
         self.answer_or_restore(before, speaker)
     }
 
-    /// Answers again what was answered last.
+    /// Answers again what was answered last, or for the first time what still waits for its answer (see
+    /// [`unanswered`](Self::unanswered)).
     ///
     /// # Errors
-    /// As [`ask`](Self::ask), or nothing was answered yet.
+    /// As [`ask`](Self::ask), or there is nothing to answer.
     pub fn regenerate(&mut self, speaker: &mut Speaker<'_, '_>) -> Result<Turn, Error> {
         let before = self.entries.clone();
-        if self.entries.pop_if(|e| e.message.role() == "assistant").is_none() {
-            return Err(Error::input("there is no answer yet"));
+        self.entries.pop_if(|e| e.message.role() == "assistant");
+        if !self.unanswered() {
+            self.entries = before;
+            return Err(Error::input("there is nothing to answer yet"));
         }
         self.answer_or_restore(before, speaker)
+    }
+
+    /// Whether the last message is one that waits for an answer: the user's or a tool's, as in a conversation that
+    /// came by [`set_entries`](Self::set_entries).
+    pub fn unanswered(&self) -> bool {
+        self.entries.last().is_some_and(|e| matches!(e.message.role(), "user" | "tool"))
     }
 
     fn answer_or_restore(
@@ -276,7 +285,7 @@ impl Conversation {
     fn render(&self, tokenizer: &Tokenizer) -> Result<Prompt, Error> {
         let messages = self.entries.iter().map(|e| e.message.clone()).collect();
         let input = RenderInput { messages, ..self.base.clone() };
-        let rendered = self.template.render(&input).map_err(|e| template_error(&e))?;
+        let rendered = self.template.render(&input).map_err(template_error)?;
         let thinking = self.template.reasoning().is_some_and(|r| r.opened_by(&rendered));
         Ok(Prompt { fit: self.history.fit(tokenizer, &rendered.parts), thinking })
     }
@@ -350,11 +359,11 @@ fn marks_are_control(tokenizer: &Tokenizer, reasoning: Reasoning) -> bool {
     tokenizer.control_texts().any(|control| marks.iter().any(|mark| mark.contains(control)))
 }
 
-fn template_error(error: &TemplateError) -> Error {
-    match error.kind() {
-        TemplateErrorKind::Raised => {
-            Error::input(format!("the chat template refuses the conversation: {error}"))
-        }
-        _ => Error::new(ErrorKind::Model, error.to_string()),
-    }
+/// Callers find the [`TemplateError`] as the source, and can say where they have the template from.
+fn template_error(error: TemplateError) -> Error {
+    let kind = match error.kind() {
+        TemplateErrorKind::Raised => ErrorKind::Input,
+        _ => ErrorKind::Model,
+    };
+    Error::caused(kind, error)
 }

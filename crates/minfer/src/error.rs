@@ -50,6 +50,11 @@ impl Error {
         Error { kind, message: message.into(), source: None }
     }
 
+    /// An error that says what its source says.
+    pub(crate) fn caused(kind: ErrorKind, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Error { kind, message: source.to_string(), source: Some(Box::new(source)) }
+    }
+
     pub(crate) fn input(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Input, message)
     }

@@ -197,6 +197,39 @@ fn regenerate_computes_one_token_and_replaces_the_answer() {
 }
 
 #[test]
+fn regenerate_answers_a_question_that_has_no_answer() {
+    let (_file, model) = model();
+    let mut asked = Talk::new(&model, vocab::CHAT_TEMPLATE, 1024, greedy());
+    let mut talk = Talk::new(&model, vocab::CHAT_TEMPLATE, 1024, greedy());
+    talk.conversation.set_entries(vec![Message::new("user", "hello").into()]);
+    assert!(talk.conversation.unanswered());
+    assert_eq!(talk.again().answer.tokens, asked.ask("hello").answer.tokens);
+    assert_eq!(talk.contents(), asked.contents());
+    for alone in ["system", "assistant"] {
+        talk.conversation.set_entries(vec![Message::new(alone, "hello").into()]);
+        let error = talk.with(Control::default(), &mut |_| {}, |c, s| c.regenerate(s)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Input);
+        assert_eq!(talk.contents(), ["hello"]);
+    }
+}
+
+#[test]
+fn a_refused_message_is_taken_back() {
+    let (_file, model) = model();
+    let template = "{% if messages[-1].content == 'no' %}{{ raise_exception('boo') }}{% endif %}".to_owned()
+        + vocab::CHAT_TEMPLATE;
+    let mut talk = Talk::new(&model, &template, 1024, greedy());
+    talk.ask("hello");
+    let before = talk.contents();
+    let error = talk.try_ask("no").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Input);
+    assert_eq!(error.to_string(), "the chat template refuses this conversation: boo");
+    assert!(std::error::Error::source(&error).is_some_and(|s| s.is::<minfer::text::TemplateError>()));
+    assert_eq!(talk.contents(), before);
+    talk.ask("yes");
+}
+
+#[test]
 fn a_full_context_stops_with_both_numbers_and_loses_nothing() {
     let (_file, model) = model();
     let mut talk = Talk::new(&model, vocab::CHAT_TEMPLATE, 64, greedy());

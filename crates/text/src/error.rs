@@ -100,7 +100,7 @@ pub enum TemplateError {
         message: String,
     },
     /// The template itself refused the conversation (`raise_exception`).
-    #[error("{message}")]
+    #[error("the chat template refuses this conversation: {message}")]
     Raised {
         /// What the template says.
         message: String,

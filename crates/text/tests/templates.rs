@@ -1,6 +1,6 @@
 //! Rendered templates against Jinja2 with Hugging Face's settings (`tests/oracle/templates.py`).
 
-use minfer_text::{ChatTemplate, LocalTime, Message, RenderInput, TemplateErrorKind};
+use minfer_text::{ChatTemplate, LocalTime, Message, RenderInput, TemplateError, TemplateErrorKind};
 use serde_json::{Map, Value};
 
 /// 2024-07-04 09:05:03, as in the oracle.
@@ -32,10 +32,9 @@ fn compare(template: &ChatTemplate, input: &RenderInput, expected: &Value) -> Op
         };
     }
     let kind = result.as_ref().err().map(|error| error.kind());
-    if let Some(message) = expected.get("raised") {
-        let same = kind == Some(TemplateErrorKind::Raised)
-            && result.as_ref().err().map(ToString::to_string).as_deref() == message.as_str();
-        return (!same).then(|| format!("\n  found    {result:?}\n  expected {message}"));
+    if let Some(expected) = expected.get("raised") {
+        let same = matches!(&result, Err(TemplateError::Raised { message }) if message == expected);
+        return (!same).then(|| format!("\n  found    {result:?}\n  expected {expected}"));
     }
     (kind != Some(TemplateErrorKind::Render))
         .then(|| format!("\n  found    {result:?}\n  expected {expected}"))

@@ -1,6 +1,6 @@
 //! The trust border of chat templates: what a template writes becomes control tokens, what a message says does not.
 
-use minfer_text::{ChatTemplate, Message, Part, RenderInput, TemplateErrorKind};
+use minfer_text::{ChatTemplate, Message, Part, RenderInput, TemplateError, TemplateErrorKind};
 use serde_json::{Map, json};
 
 const CONTROL: [&str; 8] =
@@ -172,12 +172,10 @@ fn failures_are_errors_with_a_line() {
     assert_eq!(error.kind(), TemplateErrorKind::Render);
     assert!(error.to_string().contains("line 3"), "{error}");
     let error = fail("{{ raise_exception('No <|im_end|> here') }}");
-    assert_eq!(
-        (error.kind(), error.to_string()),
-        (TemplateErrorKind::Raised, "No <|im_end|> here".to_owned())
-    );
+    assert_eq!(error.kind(), TemplateErrorKind::Raised);
+    assert_eq!(error.to_string(), "the chat template refuses this conversation: No <|im_end|> here");
     let error = fail("{% macro m() %}{{ raise_exception('deep') }}{% endmacro %}{{ m() }}");
-    assert_eq!((error.kind(), error.to_string()), (TemplateErrorKind::Raised, "deep".to_owned()));
+    assert!(matches!(&error, TemplateError::Raised { message } if message == "deep"), "{error}");
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a * b }}{% endfor %}{% endfor %}";
     assert_eq!(fail(endless).kind(), TemplateErrorKind::OutOfFuel);
     assert_eq!(fail("{{ 'x' * 4000000000 }}").kind(), TemplateErrorKind::OutOfFuel);
