@@ -41,6 +41,10 @@ pub enum Command {
     /// One answer: text to stdout, statistics to stderr
     Run(RunArgs),
     /// A conversation, at a terminal or through pipes
+    ///
+    /// At a terminal an error is shown and leaves the conversation as it was. Through pipes one line is one prompt,
+    /// stdout gets the answers alone, and the first error ends the program with its exit code, a conversation that the
+    /// chat template refuses among them.
     Chat(ChatArgs),
     /// Token ids of a text
     Tokenize(TokenizeArgs),
@@ -266,9 +270,15 @@ fn parse_template_kwargs(text: &str) -> Result<Map<String, Value>, String> {
         Ok(_) => return Err("a JSON object".into()),
         Err(e) => return Err(format!("not a JSON object: {e}")),
     };
+    check_template_variables(&variables)?;
+    Ok(variables)
+}
+
+/// Refuses variables of a template that would hide what the conversation sets.
+pub fn check_template_variables(variables: &Map<String, Value>) -> Result<(), String> {
     match OWN_VARIABLES.iter().find(|name| variables.contains_key(**name)) {
         Some(name) => Err(format!("`{name}` comes from the conversation")),
-        None => Ok(variables),
+        None => Ok(()),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::source::SourceError;
 use minfer::ErrorKind;
+use minfer::text::TemplateError;
 use std::io;
 
 pub const FAILED: u8 = 1;
@@ -26,6 +27,9 @@ pub fn code(error: &anyhow::Error) -> u8 {
         if let Some(e) = cause.downcast_ref::<SourceError>() {
             let usage = matches!(e, SourceError::Unknown { .. } | SourceError::BadSpec { .. });
             return if usage { USAGE } else { MODEL };
+        }
+        if cause.is::<TemplateError>() {
+            return MODEL;
         }
         if let Some(e) = cause.downcast_ref::<minfer::Error>() {
             return match e.kind() {

@@ -5,7 +5,7 @@ use crate::console::LoadBar;
 use crate::exit::Usage;
 use crate::source::{self, ModelSpec, SourceOptions, StderrReporter};
 use anyhow::{Context, Result};
-use minfer::text::ChatTemplate;
+use minfer::text::{ChatTemplate, TemplateError, TemplateErrorKind};
 use minfer::{KvTypes, LoadOptions, Model, ModelFile, Session, SessionOptions, knob_value};
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -85,6 +85,23 @@ pub fn chat_template(model: &Model, options: &TemplateOptions) -> Result<ChatTem
     let bytes = read_bounded(path).map_err(|e| usage(&e))?;
     let source = String::from_utf8(bytes).map_err(|e| usage(&format!("not UTF-8 text: {e}")))?;
     Ok(ChatTemplate::for_tokenizer(&source, model.tokenizer()?).map_err(|e| usage(&e))?)
+}
+
+/// An error of rendering with where the template comes from; any other as it is.
+///
+/// A conversation that the template refuses is the user's to change, and so is a template of the user's: exit code 2.
+/// A model's own template that fails makes the model unusable: 3.
+pub fn rendering(error: anyhow::Error, options: &TemplateOptions) -> anyhow::Error {
+    let Some(cause) = error.chain().find_map(|cause| cause.downcast_ref::<TemplateError>()) else {
+        return error;
+    };
+    let own = options.chat_template.as_ref();
+    let from = own.map_or("the model's own template".to_owned(), |path| path.display().to_string());
+    let text = format!("{cause} ({from})");
+    if own.is_some() || cause.kind() == TemplateErrorKind::Raised {
+        return Usage(text).into();
+    }
+    error.context(text)
 }
 
 /// Largest text that is read: far more than any context takes.

@@ -116,7 +116,7 @@ fn the_first_error_ends_a_pipe() {
     assert!(fails(&run("/nope\nhello\n"), 2).contains("/nope"));
     assert!(fails(&run("/set top-q 1\n"), 2).contains("top-q"));
     assert!(fails(&run("/set top-p 7\n"), 2).contains("top-p"));
-    assert!(fails(&run("/regen\n"), 2).contains("no answer"));
+    assert!(fails(&run("/regen\n"), 2).contains("nothing to answer"));
     assert!(fails(&run(&format!("/read {}\n", bad.display())), 1).contains("UTF-8"));
     assert!(fails(&run("/load missing.json\n"), 1).contains("missing.json"));
     let o = run(&format!("{}\n", "long ".repeat(100)));
@@ -160,4 +160,83 @@ fn thoughts_do_not_go_to_stdout() {
     let saved = read(&saved);
     let thoughts = saved["messages"][1]["reasoning_content"].as_str().unwrap();
     assert!(!thoughts.is_empty() && stderr(&o).starts_with(thoughts), "{}", stderr(&o));
+}
+
+#[test]
+fn a_question_without_an_answer_is_answered() {
+    let (folder, model) = model();
+    let text = "\u{feff}{\"version\": 1, \"model\": \"m.gguf\", \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}";
+    let first = write(folder.path(), "first.json", text.as_bytes());
+    let (loaded, asked) = (folder.path().join("loaded.json"), folder.path().join("asked.json"));
+    let args = ["chat", &model, "--temp", "0", "-n", "4", "--seed", "1"];
+    let lines = format!("/load {}\n/regen\n/save {}\n", first.display(), loaded.display());
+    let o = with_stdin(&args, lines.as_bytes());
+    succeeds(&o);
+    assert!(stderr(&o).contains("/regen gives it one"), "{}", stderr(&o));
+    succeeds(&with_stdin(&args, format!("hello\n/save {}\n", asked.display()).as_bytes()));
+    assert_eq!(read(&loaded), read(&asked));
+}
+
+#[test]
+fn attached_files_wait_for_the_next_prompt_of_their_conversation() {
+    let (folder, model) = model();
+    let attached = write(folder.path(), "an a.txt", b"line");
+    let saved = folder.path().join("chat.json");
+    let (attached, saved_path) = (attached.display(), saved.display());
+    let lines = format!(
+        "first\n/save {saved_path}\n/read '{attached}'\n/info\n/load \"{saved_path}\"\n/info\nsecond\n/save {saved_path}\n"
+    );
+    let o = with_stdin(&["chat", &model, "-n", "2"], lines.as_bytes());
+    succeeds(&o);
+    let notes = stderr(&o);
+    assert!(
+        notes.contains("no longer before the next prompt: ") && notes.contains("an a.txt (4 bytes)"),
+        "{notes}"
+    );
+    let rows: Vec<&str> = notes.lines().filter(|line| line.starts_with("attached")).collect();
+    assert!(
+        rows.len() == 2 && rows[0].ends_with("an a.txt (4 bytes)") && rows[1].ends_with("nothing"),
+        "{notes}"
+    );
+    assert_eq!(contents(&read(&saved))[2], "second");
+}
+
+#[test]
+fn paths_are_read_as_a_shell_would() {
+    let (folder, model) = model();
+    let lines = "/save ~/a b.json\n/save '~/c.json'\n";
+    let mut command = common::minfer(&["chat", &model]);
+    command.env("HOME", folder.path()).env("USERPROFILE", folder.path()).current_dir(folder.path());
+    std::fs::create_dir(folder.path().join("~")).unwrap();
+    let mut child =
+        command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), lines.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(folder.path().join("a b.json").exists());
+    assert!(folder.path().join("~").join("c.json").exists());
+    assert!(fails(&with_stdin(&["chat", &model], b"/read 'a\n"), 2).contains("quotes"));
+}
+
+#[test]
+fn settings_say_what_they_are_and_lists_grow() {
+    let (folder, model) = model();
+    let saved = folder.path().join("chat.json");
+    let lines =
+        format!("/set logit-bias 5+1\n/set logit-bias 6-1\n/set temp 0.5\n/save {}\n", saved.display());
+    let o = with_stdin(&["chat", &model], lines.as_bytes());
+    succeeds(&o);
+    for now in ["logit-bias is now [\"5+1\"]", "logit-bias is now [\"5+1\",\"6-1\"]", "temp is now 0.5"] {
+        assert!(stderr(&o).contains(now), "{now} is not in {}", stderr(&o));
+    }
+    assert_eq!(read(&saved)["settings"]["logit-bias"], serde_json::json!(["5+1", "6-1"]));
+}
+
+#[test]
+fn empty_messages_are_refused() {
+    let (_folder, model) = model();
+    for args in [&["chat", &model, "-p", " "][..], &["chat", &model]] {
+        assert!(fails(&with_stdin(args, b"\n\"\"\"\n\n\"\"\"\n"), 2).contains("the message is empty"));
+    }
+    // An empty line is none.
+    assert_eq!(succeeds(&with_stdin(&["chat", &model], b"\n \n")), "");
 }

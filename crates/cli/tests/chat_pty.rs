@@ -198,3 +198,69 @@ fn regen_save_and_load_do_what_they_say() {
     let history = std::fs::read_to_string(chat.path("history")).unwrap();
     assert!(history.contains("and more"));
 }
+
+#[test]
+fn pasted_lines_are_a_message_whatever_they_begin_with() {
+    let mut chat = Chat::start(&["-n", "2"]);
+    let pasted = [
+        "/usr/bin/env python\nprint()",
+        "// a comment\nint x;",
+        "/help\nme",
+        "// alone",
+        "\"\"\"doc\"\"\"\nx",
+    ];
+    for text in pasted {
+        chat.say(&format!("\u{1b}[200~{}\u{1b}[201~", text.replace('\n', "\r")));
+    }
+    // One pasted line may be a command, and what is typed is read as before.
+    assert!(chat.say("\u{1b}[200~/info\r\u{1b}[201~").contains("KV type"));
+    assert!(chat.say("/usr/bin").contains("there is no command /usr/bin"));
+    chat.say("//etc");
+    let saved = contents(&chat.saved("a.json"));
+    let asked: Vec<&String> = saved.iter().step_by(2).collect();
+    assert_eq!(asked[..5], pasted);
+    assert_eq!((asked.len(), asked[5].as_str()), (6, "/etc"));
+    chat.ends("/exit\r");
+}
+
+#[test]
+fn a_refused_message_is_taken_back_and_the_chat_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let template = "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('boo') }}{% endif %}\
+<|im_start|>{{ m.content }}<|im_end|>{% endfor %}<|im_start|>";
+    let template = write(folder.path(), "own.jinja", template.as_bytes());
+    let mut chat = Chat::start(&["-n", "2", "--chat-template", template.to_str().unwrap(), "-p", "no"]);
+    chat.say("yes");
+    let shown = chat.say("no");
+    assert!(shown.contains("error: the chat template refuses this conversation: boo ("), "{shown}");
+    assert!(shown.contains("own.jinja)") && shown.contains("taken back"), "{shown}");
+    chat.say("again");
+    let saved = contents(&chat.saved("a.json"));
+    assert_eq!((saved.len(), saved[0].as_str(), saved[2].as_str()), (4, "yes", "again"));
+    chat.ends("\u{4}");
+}
+
+#[test]
+fn what_cannot_be_loaded_changes_nothing() {
+    let mut chat = Chat::start(&["-n", "2"]);
+    chat.say("hello");
+    let before = chat.saved("a.json");
+    let wrong = [
+        (
+            r#"[{"role": "user", "content": "x"}, {"role": "zebra", "content": "x"}]"#,
+            "message 2: role is `zebra`",
+        ),
+        (r#"[{"role": "user"}]"#, "message 1: content is missing"),
+        (r#"[], "template": {"messages": []}"#, "template: `messages`"),
+        (r#"[], "settings": {"temp": 3, "top-q": 1}"#, "settings: there is no setting `top-q`"),
+        (r#"[], "settings": {"temp": 3, "logit-bias": ["99999999+1"]}"#, "settings: logit-bias"),
+    ];
+    for (messages, why) in wrong {
+        let text = format!(r#"{{"version": 1, "model": "m", "messages": {messages}}}"#);
+        let path = write(chat.folder.path(), "wrong.json", text.as_bytes());
+        let shown = chat.say(&format!("/load {}", path.display()));
+        assert!(shown.contains("error") && shown.contains("wrong.json: ") && shown.contains(why), "{shown}");
+        assert_eq!(chat.saved("b.json"), before);
+    }
+    chat.ends("\u{4}");
+}

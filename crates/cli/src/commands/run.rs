@@ -91,14 +91,15 @@ fn prompt_ids(args: &RunArgs, model: &Model, prompt: &str) -> Result<Vec<u32>> {
     let template = inputs::chat_template(model, &args.template)?;
     let text_of = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).map(str::to_string);
     let system = args.system.iter().map(|s| Message::new("system", s.as_str()));
-    let rendered = template.render(&RenderInput {
+    let input = RenderInput {
         messages: system.chain([Message::new("user", prompt)]).collect(),
         add_generation_prompt: true,
         bos_token: text_of(tokenizer.bos()),
         eos_token: text_of(tokenizer.eos()),
         extra: args.template.chat_template_kwargs.clone().unwrap_or_default(),
         ..RenderInput::default()
-    })?;
+    };
+    let rendered = template.render(&input).map_err(|e| inputs::rendering(e.into(), &args.template))?;
     Ok(tokenizer.encode_parts(&rendered.parts, true))
 }
 

@@ -8,9 +8,14 @@ use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::Validator;
-use rustyline::{Cmd, Config, Editor, Helper, KeyCode, KeyEvent, Modifiers};
+use rustyline::{
+    Cmd, ConditionalEventHandler, Config, Editor, Event, EventContext, EventHandler, Helper, KeyCode,
+    KeyEvent, Modifiers, RepeatCount,
+};
 use std::io::BufRead;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Marks the ends of a block of lines.
 const FENCE: &str = "\"\"\"";
@@ -18,6 +23,8 @@ const FENCE: &str = "\"\"\"";
 /// A line, or why there is none.
 pub enum Raw {
     Line(String),
+    /// One that begins with a paste, which has line ends in it if it is one of several lines.
+    Paste(String),
     /// Ctrl-C at the prompt.
     Interrupted,
     /// The end of the input.
@@ -39,14 +46,15 @@ pub enum Input {
 
 /// Where lines come from.
 pub trait Lines {
-    /// The next line; `more` if it belongs to the one before. A pasted text is one line with line ends in it.
+    /// The next line; `more` if it belongs to the one before.
     fn line(&mut self, more: bool) -> Result<Raw>;
 
     /// Told about every finished input, for the history.
     fn remember(&mut self, _text: &str) {}
 }
 
-/// Reads one input, which may span lines: a line that ends in `\` goes on, and so does a block between `"""`.
+/// Reads one input, which may span lines: a line that ends in `\` goes on, and so does a block between `"""`. Pasted
+/// lines are a prompt as they are.
 pub fn next(lines: &mut dyn Lines) -> Result<Input> {
     let mut text = String::new();
     let mut more = false;
@@ -56,7 +64,11 @@ pub fn next(lines: &mut dyn Lines) -> Result<Input> {
             Raw::End if text.is_empty() => return Ok(Input::End),
             // What an unfinished input has is said: nothing typed is lost.
             Raw::End => return Ok(finished(lines, &text)),
-            Raw::Line(line) => text.push_str(&line),
+            Raw::Paste(pasted) if !more && stays_as_it_is(&pasted) => {
+                lines.remember(&pasted);
+                return Ok(Input::Block(pasted));
+            }
+            Raw::Line(line) | Raw::Paste(line) => text.push_str(&line),
         }
         let block = text.trim_start().starts_with(FENCE);
         if block && !is_closed(&text) {
@@ -69,6 +81,11 @@ pub fn next(lines: &mut dyn Lines) -> Result<Input> {
         }
         more = true;
     }
+}
+
+/// Whether a paste is no command, no beginning of a block, and means itself by `//`. A line alone may be a command.
+fn stays_as_it_is(pasted: &str) -> bool {
+    pasted.trim_end().contains('\n') || pasted.starts_with("//")
 }
 
 fn is_closed(text: &str) -> bool {
@@ -123,9 +140,24 @@ impl Highlighter for Names {}
 impl Validator for Names {}
 impl Helper for Names {}
 
+/// Notes when a paste begins a line.
+struct Pastes(Arc<AtomicBool>);
+
+impl ConditionalEventHandler for Pastes {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, at: &EventContext) -> Option<Cmd> {
+        if at.line().is_empty() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+        // The editor does with it what it does without this.
+        None
+    }
+}
+
 /// A person at a terminal, with a line editor and a history.
 pub struct Terminal {
     editor: Editor<Names, FileHistory>,
+    /// Whether the line begins with a paste.
+    pasted: Arc<AtomicBool>,
     history: Option<PathBuf>,
 }
 
@@ -135,13 +167,16 @@ impl Terminal {
         let mut editor = Editor::with_config(config).context("terminal")?;
         editor.set_helper(Some(Names));
         editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
+        let pasted = Arc::new(AtomicBool::new(false));
+        let pastes = EventHandler::Conditional(Box::new(Pastes(Arc::clone(&pasted))));
+        editor.bind_sequence(KeyEvent(KeyCode::BracketedPasteStart, Modifiers::NONE), pastes);
         let history = history_file();
         if let Some(path) = history.as_ref().filter(|path| path.exists())
             && let Err(e) = editor.load_history(path)
         {
             crate::console::note!("warning: {}: {e}", path.display());
         }
-        Ok(Terminal { editor, history })
+        Ok(Terminal { editor, pasted, history })
     }
 
     fn append_to_history(&mut self, text: &str) -> Result<()> {
@@ -158,7 +193,9 @@ impl Terminal {
 
 impl Lines for Terminal {
     fn line(&mut self, more: bool) -> Result<Raw> {
+        self.pasted.store(false, Ordering::Relaxed);
         match self.editor.readline(if more { "... " } else { ">>> " }) {
+            Ok(line) if self.pasted.load(Ordering::Relaxed) => Ok(Raw::Paste(line)),
             Ok(line) => Ok(Raw::Line(line)),
             Err(ReadlineError::Interrupted) => Ok(Raw::Interrupted),
             Err(ReadlineError::Eof) => Ok(Raw::End),
@@ -241,13 +278,20 @@ mod tests {
 
     impl Lines for Once {
         fn line(&mut self, _: bool) -> Result<Raw> {
-            Ok(self.0.take().map_or(Raw::End, |line| Raw::Line(line.to_owned())))
+            Ok(self.0.take().map_or(Raw::End, |line| Raw::Paste(line.to_owned())))
         }
     }
 
     #[test]
     fn a_paste_stays_as_it_is() {
-        let pasted = "make \\\n  all\nend";
-        assert_eq!(next(&mut Once(Some(pasted))).unwrap(), text(pasted));
+        let given = |pasted| next(&mut Once(Some(pasted))).unwrap();
+        for pasted in ["make \\\n  all\nend", "/usr\n/bin\\", "/help\nme", "//a", "\"\"\"doc\"\"\"\na = 1\n"]
+        {
+            assert_eq!(given(pasted), block(pasted));
+        }
+        // A line alone is as if typed.
+        for pasted in ["/help", "/help\n", "a"] {
+            assert_eq!(given(pasted), text(pasted));
+        }
     }
 }

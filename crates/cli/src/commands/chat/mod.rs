@@ -1,19 +1,23 @@
 //! `minfer chat`: a conversation, at a terminal or through pipes.
 //!
 //! At a terminal prompts come from a line editor, and errors leave the chat as it was. Through pipes one line is one
-//! prompt, answers alone go to stdout, and the first error ends the program.
+//! prompt, answers alone go to stdout, and the first error ends the program: a script that goes on after a message
+//! that was refused would take later answers for those of a conversation that never was.
 
+mod attached;
 mod input;
+mod path;
 mod saved;
 mod screen;
 mod settings;
 mod verbs;
 
-use crate::args::{ChatArgs, ChatSettings};
+use crate::args::{ChatArgs, ChatSettings, TemplateOptions};
 use crate::exit::{self, Usage};
 use crate::inputs;
 use crate::sampling;
 use anyhow::{Result, anyhow};
+use attached::Attached;
 use input::{Input, Lines, Piped, Terminal};
 use minfer::text::Message;
 use minfer::{
@@ -32,21 +36,22 @@ pub fn run(args: ChatArgs) -> Result<()> {
         if interactive { Box::new(Terminal::new()?) } else { Box::new(Piped(io::stdin().lock())) };
     let first = args.prompt.clone();
     let mut chat = Chat::start(args)?;
+    chat.interactive = interactive;
     if interactive {
         chat.interrupt = crate::console::note_interrupts();
         chat.greet();
     }
     if let Some(prompt) = first {
-        chat.tried(interactive, |chat| chat.ask(&prompt))?;
+        chat.tried(|chat| chat.ask(&prompt))?;
     }
     loop {
         match input::next(&mut *lines)? {
             Input::End => return Ok(()),
             Input::Interrupted => chat.screen.note("Ctrl-D or /exit ends the chat"),
-            Input::Block(text) => chat.tried(interactive, |chat| chat.ask(&text))?,
+            Input::Block(text) => chat.tried(|chat| chat.ask(&text))?,
             Input::Text(text) => {
                 let mut end = false;
-                chat.tried(interactive, |chat| {
+                chat.tried(|chat| {
                     end = chat.take(&text)?;
                     Ok(())
                 })?;
@@ -66,11 +71,15 @@ struct Chat {
     sampler: Sampler,
     settings: ChatSettings,
     overflow: Overflow,
+    /// Where the chat template comes from.
+    template: TemplateOptions,
+    /// Whether a person reads errors, and goes on.
+    interactive: bool,
     screen: Screen,
     /// Set by Ctrl-C.
     interrupt: &'static AtomicBool,
     /// Texts of `/read` that wait for the next prompt.
-    attached: String,
+    attached: Attached,
     /// The last answer's statistics.
     last: Option<String>,
 }
@@ -87,7 +96,7 @@ impl Chat {
         let sampler = sampling::sampler(config, &model)?;
         let template = inputs::chat_template(&model, &args.template)?;
         let mut conversation = Conversation::new(&mut session, template)?;
-        conversation.template_input().extra = args.template.chat_template_kwargs.unwrap_or_default();
+        conversation.template_input().extra = args.template.chat_template_kwargs.clone().unwrap_or_default();
         conversation.set_system(args.system.as_deref());
         Ok(Chat {
             model,
@@ -96,9 +105,11 @@ impl Chat {
             sampler,
             settings,
             overflow: args.on_overflow.into(),
+            template: args.template,
+            interactive: false,
             screen: Screen::new(args.quiet),
             interrupt: &NEVER,
-            attached: String::new(),
+            attached: Attached::default(),
             last: None,
         })
     }
@@ -114,9 +125,9 @@ impl Chat {
     }
 
     /// At a terminal errors are shown, and the chat goes on; but not without its output.
-    fn tried(&mut self, interactive: bool, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+    fn tried(&mut self, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         match act(self) {
-            Err(e) if interactive && !e.is::<Closed>() => {
+            Err(e) if self.interactive && !e.is::<Closed>() => {
                 self.screen.error(&exit::message(&e));
                 Ok(())
             }
@@ -146,17 +157,26 @@ impl Chat {
             }
             Verb::System => self.system(argument),
             Verb::Set => self.set(argument)?,
-            Verb::Save => self.save(Path::new(argument))?,
-            Verb::Load => self.load(Path::new(argument))?,
-            Verb::Read => self.read(Path::new(argument))?,
+            Verb::Save => self.save(&path::parse(argument).map_err(Usage)?)?,
+            Verb::Load => self.load(&path::parse(argument).map_err(Usage)?)?,
+            Verb::Read => self.read(&path::parse(argument).map_err(Usage)?)?,
         }
         Ok(())
     }
 
     fn ask(&mut self, prompt: &str) -> Result<()> {
-        let text = format!("{}{prompt}", self.attached);
-        if self.answer(|conversation, speaker| conversation.ask(Message::new("user", text), speaker))? {
-            self.attached.clear();
+        let text = self.attached.before(prompt);
+        if text.trim().is_empty() {
+            return Err(Usage("the message is empty".into()).into());
+        }
+        match self.answer(|conversation, speaker| conversation.ask(Message::new("user", text), speaker)) {
+            Ok(true) => self.attached = Attached::default(),
+            Ok(false) => {}
+            Err(e) if self.interactive && !e.is::<Closed>() => {
+                self.screen.error(&exit::message(&e));
+                self.screen.note("the message is taken back; the conversation is as before");
+            }
+            Err(e) => return Err(e),
         }
         Ok(())
     }
@@ -191,7 +211,7 @@ impl Chat {
             },
         );
         self.screen.end_answer()?;
-        let turn = turn?;
+        let turn = turn.map_err(|e| inputs::rendering(e.into(), &self.template))?;
         self.report(&turn)?;
         Ok(turn.answer.finish != Finish::Cancelled || !turn.answer.text.is_empty())
     }
@@ -224,8 +244,16 @@ impl Chat {
 
     fn clear(&mut self) {
         self.conversation.clear();
-        self.attached.clear();
         self.screen.note("the conversation is empty");
+        self.drop_attached();
+    }
+
+    /// What waits was meant for the conversation that goes.
+    fn drop_attached(&mut self) {
+        if !self.attached.is_empty() {
+            self.screen.say(&format!("no longer before the next prompt: {}", self.attached));
+            self.attached = Attached::default();
+        }
     }
 
     fn system(&mut self, text: &str) {
@@ -245,6 +273,7 @@ impl Chat {
                 let mut next = self.settings.clone();
                 settings::change(&mut next, key, value).map_err(Usage)?;
                 self.use_settings(next, key == "seed")?;
+                self.screen.note(&settings::shown(&self.settings, key));
                 let idle = sampling::idle(&self.settings.sampling);
                 idle.iter().filter(|note| note.starts_with(key)).for_each(|note| self.screen.note(note));
             }
@@ -253,8 +282,9 @@ impl Chat {
     }
 
     /// Takes new settings; the draws begin anew if they changed anything about them, or `anew` asks for it.
-    fn use_settings(&mut self, settings: ChatSettings, anew: bool) -> Result<()> {
+    fn use_settings(&mut self, mut settings: ChatSettings, anew: bool) -> Result<()> {
         let config = sampling::config(&settings.sampling)?;
+        settings.sampling.seed = Some(config.seed);
         if anew || config != *self.sampler.config() {
             self.sampler = sampling::sampler(config, &self.model)?;
         }
@@ -276,9 +306,9 @@ impl Chat {
         let named = |e: anyhow::Error| e.context(path.display().to_string());
         let entries = saved.entries().map_err(named)?;
         let mut settings = self.settings.clone();
-        settings::change_all(&mut settings, &saved.settings).map_err(|e| named(anyhow!(e)))?;
-        self.sampler = sampling::sampler(sampling::config(&settings.sampling)?, &self.model)?;
-        self.settings = settings;
+        settings::change_all(&mut settings, &saved.settings).map_err(|e| named(anyhow!("settings: {e}")))?;
+        self.use_settings(settings, true).map_err(|e| named(anyhow!("settings: {e:#}")))?;
+        // Nothing fails from here on: what is loaded takes the place of all or of nothing.
         self.conversation.template_input().extra = saved.template;
         let n = entries.len();
         self.conversation.set_entries(entries);
@@ -286,6 +316,10 @@ impl Chat {
             self.screen.say(&format!("the conversation was held with {}", saved.model));
         }
         self.screen.note(&format!("{n} messages from {}", path.display()));
+        if self.conversation.unanswered() {
+            self.screen.note("the last one has no answer; /regen gives it one");
+        }
+        self.drop_attached();
         Ok(())
     }
 
@@ -293,10 +327,7 @@ impl Chat {
         inputs::check_regular(path)?;
         let text = inputs::read_text(path)?;
         self.screen.note(&format!("{} ({} bytes) stands before the next prompt", path.display(), text.len()));
-        self.attached.push_str(&text);
-        if !text.ends_with('\n') {
-            self.attached.push('\n');
-        }
+        self.attached.push(path, text);
         Ok(())
     }
 
@@ -311,6 +342,7 @@ impl Chat {
                 format!("{used} of {} tokens, {} messages", options.n_ctx, self.conversation.entries().len()),
             ),
             ("KV type", options.kv_types.to_string()),
+            ("attached", self.attached.to_string()),
             ("last answer", self.last.clone().unwrap_or_else(|| "none".to_owned())),
         ];
         Ok(rows.map(|(name, value)| format!("{name:12} {value}")).join("\n"))

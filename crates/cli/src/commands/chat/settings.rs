@@ -6,14 +6,21 @@ use crate::sampling;
 use clap::{Args, Command, FromArgMatches};
 use serde_json::{Map, Value};
 
-/// Changes one setting, or takes it back: to `default`, or to `""`.
+/// Changes one setting, or takes it back: to `default`, or to `""`. A list grows, as that of an option that is given
+/// again on the command line.
 ///
 /// # Errors
 /// As [`change_all`].
 pub fn change(settings: &mut ChatSettings, key: &str, value: &str) -> Result<(), String> {
     let value = match value {
         "default" | "\"\"" => Value::Null,
-        value => Value::from(vec![value]),
+        value => match values(settings).remove(key) {
+            Some(Value::Array(mut items)) => {
+                items.push(value.into());
+                Value::Array(items)
+            }
+            _ => Value::from(vec![value]),
+        },
     };
     change_all(settings, &Map::from_iter([(key.to_owned(), value)]))
 }
@@ -64,6 +71,11 @@ pub fn list(settings: &ChatSettings) -> String {
     values.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// What a setting is now, in words.
+pub fn shown(settings: &ChatSettings, key: &str) -> String {
+    format!("{key} is now {}", values(settings).get(key).map_or(String::new(), text))
+}
+
 fn command() -> Command {
     ChatSettings::augment_args(Command::new("set").no_binary_name(true).disable_help_flag(true))
 }
@@ -72,6 +84,7 @@ fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "default".to_owned(),
+        Value::Array(items) if items.is_empty() => "default".to_owned(),
         value => value.to_string(),
     }
 }
@@ -149,6 +162,26 @@ mod tests {
             assert_eq!(values(&changed)[key], unset[key], "{key}");
         }
         assert_eq!(values(&changed), unset);
+    }
+
+    #[test]
+    fn lists_grow_as_on_the_command_line() {
+        for (key, first, second) in
+            [("logit-bias", "3-1", "7+2"), ("stop", "a", "b"), ("dry-sequence-breaker", "x", "y")]
+        {
+            let mut changed = settings(&[]);
+            assert_eq!(shown(&changed, key), format!("{key} is now default"));
+            set(&mut changed, key, first).unwrap();
+            set(&mut changed, key, second).unwrap();
+            let option = format!("--{key}");
+            assert_eq!(values(&changed), values(&settings(&[&option, first, &option, second])));
+            assert_eq!(shown(&changed, key), format!("{key} is now [\"{first}\",\"{second}\"]"));
+            set(&mut changed, key, "default").unwrap();
+            assert_eq!(values(&changed), values(&settings(&[])));
+        }
+        let mut changed = settings(&[]);
+        set(&mut changed, "temp", "0.5").unwrap();
+        assert_eq!(shown(&changed, "temp"), "temp is now 0.5");
     }
 
     #[test]

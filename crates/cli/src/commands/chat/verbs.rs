@@ -42,36 +42,47 @@ const ROWS: &[Row] = &[
     row(Verb::Help, &["help", "?"], Argument::None, "this list"),
     row(Verb::Exit, &["exit", "quit", "bye"], Argument::None, "ends the chat, as Ctrl-D does"),
     row(Verb::Clear, &["clear"], Argument::None, "forgets the conversation; the system message stays"),
-    row(Verb::Regen, &["regen"], Argument::None, "answers the last prompt again"),
+    row(Verb::Regen, &["regen"], Argument::None, "answers the last prompt again, or one without an answer"),
     row(Verb::System, &["system"], Argument::Optional("TEXT"), "sets the system message; \"\" removes it"),
     row(
         Verb::Set,
         &["set"],
         Argument::Optional("KEY VALUE"),
-        "changes a setting, `default` takes it back; alone lists them",
+        "changes a setting, or adds to a list; `default` takes it back; alone lists them",
     ),
     row(Verb::Save, &["save"], Argument::Needed("FILE"), "writes conversation and settings as JSON"),
-    row(Verb::Load, &["load"], Argument::Needed("FILE"), "reads what /save wrote"),
+    row(
+        Verb::Load,
+        &["load"],
+        Argument::Needed("FILE"),
+        "takes a conversation that /save wrote in place of this one",
+    ),
     row(Verb::Read, &["read"], Argument::Needed("FILE"), "puts a text file before the next prompt"),
-    row(Verb::Info, &["info"], Argument::None, "model, device, context, last answer"),
+    row(Verb::Info, &["info"], Argument::None, "model, device, context, waiting files, last answer"),
 ];
 
 const fn row(verb: Verb, names: &'static [&'static str], argument: Argument, help: &'static str) -> Row {
     Row { verb, names, argument, help }
 }
 
-/// Reads a line: `/name` is a command, `//` stands for a `/` of a prompt.
+/// Reads what was typed: `/name` is a command, `//` stands for a `/` of a prompt. Of several lines only a command that
+/// takes a text is one; any others are a prompt as they are, such as code that begins with a comment.
 ///
 /// # Errors
 /// A command that does not exist, or an argument too many or too few, in words.
 pub fn parse(text: &str) -> Result<Line<'_>, String> {
     let Some(command) = text.strip_prefix('/') else { return Ok(Line::Prompt(text)) };
+    let lines = text.trim_end().contains('\n');
     if command.starts_with('/') {
-        return Ok(Line::Prompt(command));
+        return Ok(Line::Prompt(if lines { text } else { command }));
     }
     let end = command.find(char::is_whitespace).unwrap_or(command.len());
     let (name, argument) = (&command[..end], command[end..].trim());
-    let Some(row) = ROWS.iter().find(|row| row.names.contains(&name)) else {
+    let row = ROWS.iter().find(|row| row.names.contains(&name));
+    if lines && !row.is_some_and(|row| matches!(row.argument, Argument::Optional(_))) {
+        return Ok(Line::Prompt(text));
+    }
+    let Some(row) = row else {
         return Err(format!("there is no command /{name}; /help lists them, //{name} is sent as /{name}"));
     };
     match row.argument {
@@ -100,7 +111,10 @@ pub fn help() -> String {
     }
     text.push_str(
         "A line that ends in \\ goes on in the next one, and so does one that begins with \"\"\" up to the next\n\
-         \"\"\". Alt-Enter begins a line, a paste is one prompt. Ctrl-C stops an answer. //text is sent as /text.",
+         \"\"\". Alt-Enter begins a line. Ctrl-C stops an answer.\n\
+         A message that begins with / is typed with //: //etc is sent as /etc. A paste is one message, and several\n\
+         pasted lines are sent as they are, whatever they begin with; so is a paste that begins with //.\n\
+         FILE may stand in quotes: 'a b.json'. Without them ~/ is the home folder, and spaces need nothing.",
     );
     text
 }
@@ -119,6 +133,10 @@ mod tests {
         for wrong in ["/", "/nope", "/help me", "/save", "/load  ", "/Help"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+        for lines in ["//a\nb", "/usr/bin\nb", "/help\nme", "/\n/", "/load a\nb", "/systems\nb"] {
+            assert_eq!(parse(lines), Ok(Line::Prompt(lines)));
+        }
+        assert_eq!(parse("/help\n"), Ok(Line::Command(Verb::Help, "")));
         assert_eq!(names("re").collect::<Vec<_>>(), ["regen", "read"]);
     }
 }
