@@ -65,7 +65,10 @@ pub fn next(lines: &mut dyn Lines) -> Result<Input> {
             // What an unfinished input has is said: nothing typed is lost.
             Raw::End => return Ok(finished(lines, &text)),
             Raw::Paste(pasted) if !more && stays_as_it_is(&pasted) => {
-                lines.remember(&pasted);
+                // Taken out of the history it comes as if typed, so one line needs its further slash.
+                let typed =
+                    if pasted.trim_end().contains('\n') { pasted.clone() } else { format!("/{pasted}") };
+                lines.remember(&typed);
                 return Ok(Input::Block(pasted));
             }
             Raw::Line(line) | Raw::Paste(line) => text.push_str(&line),
