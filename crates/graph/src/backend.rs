@@ -205,6 +205,9 @@ pub trait Backend: Send {
         Ok(false)
     }
 
+    /// Forgets the recording that is being made: its split did not run to the end.
+    fn forget_recording(&mut self) {}
+
     /// Remembers a node's bytes as they are after the work queued so far.
     fn capture(&mut self, node: NodeId, src: BufferSlice) -> Result<(), BackendError>;
 

@@ -1,218 +1,260 @@
-//! The schedule verifier: walks a plan as the scheduler would, without data, and returns the first
-//! read of a value that is not there, not final, or written over.
+//! The schedule verifier: carries out a plan's actions symbolically, as the scheduler would but
+//! without data, and returns the first read of a value that is not there, not final, or written over.
 
 use crate::backend::BackendTag;
 use crate::graph::{Graph, Node, NodeId};
-use crate::memory::{Location, MemoryPlan};
+use crate::hazard::{ByteRange, Hazard, HazardKind, Proof};
+use crate::memory::{Location, node_bytes};
+use crate::plan::Plan;
+use crate::schedule::Action;
 use crate::shape::DType;
-use crate::split::Split;
 use std::collections::HashSet;
-use std::fmt;
 
-/// What is wrong with a read or a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HazardKind {
-    /// The value was not written before.
-    NotWritten,
-    /// The value is on another backend and no copy was made for the reader's.
-    NotStaged,
-    /// The value is copied to another backend while its own backend still works on it.
-    Pending,
-    /// The bytes of the value now belong to another node.
-    Overwritten(NodeId),
-    /// The node writes over a source that it still reads, other than in place.
-    WritesOverSource,
-    /// The node has no memory, or runs on another backend than its split, or not exactly once.
-    Misplaced,
-}
-
-/// The first hazard of a schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hazard {
-    /// The node that reads, or that is misplaced; the number of nodes for the caller after the step.
-    pub reader: NodeId,
-    /// The value that it reads.
-    pub value: NodeId,
-    /// What is wrong.
-    pub kind: HazardKind,
-}
-
-impl fmt::Display for Hazard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Hazard { reader, value, kind } = self;
-        match kind {
-            HazardKind::NotWritten => write!(f, "node {reader} reads node {value} before it was written"),
-            HazardKind::NotStaged => {
-                write!(f, "node {reader} reads node {value}, which is on another device")
-            }
-            HazardKind::Pending => write!(f, "node {value} is copied for node {reader} while it is pending"),
-            HazardKind::Overwritten(by) => {
-                write!(f, "node {reader} reads node {value}, whose memory node {by} wrote over")
-            }
-            HazardKind::WritesOverSource => write!(f, "node {reader} writes over its source {value}"),
-            HazardKind::Misplaced => write!(f, "node {reader} does not run where and when it should"),
-        }
+/// Proves a plan at its capacity.
+///
+/// # Errors
+/// The first hazard, with the nodes at both ends and their bytes.
+pub fn verify_schedule(plan: &Plan) -> Result<Proof, Hazard> {
+    let mut sim = Simulation::new(plan);
+    sim.check_memory()?;
+    // The host fills all inputs before the first node runs.
+    for node in plan.graph.nodes.iter().filter(|n| n.is_input()) {
+        sim.write(node);
     }
-}
-
-/// Bytes of a buffer: backend, slot, first, one past the last.
-type Bytes = (BackendTag, usize, usize, usize);
-
-fn meet(a: Bytes, b: Bytes) -> bool {
-    (a.0, a.1) == (b.0, b.1) && a.2 < b.3 && b.2 < a.3
+    for &action in &plan.schedule {
+        sim.act(action)?;
+    }
+    sim.finish()?;
+    Ok(sim.proof)
 }
 
 /// The state of a step, without its data.
 struct Simulation<'a> {
+    plan: &'a Plan,
     graph: &'a Graph,
-    memory: &'a MemoryPlan,
     live: Vec<bool>,
     done: Vec<bool>,
     /// Which node's value the bytes hold, for values that are still whole.
-    contents: Vec<(Bytes, NodeId)>,
+    contents: Vec<(ByteRange, NodeId)>,
     /// Who last wrote over a value.
     lost_to: Vec<Option<NodeId>>,
-    /// Values whose backend has not been synchronised since they were queued.
+    /// Values whose device has not been waited for since they were queued.
     pending: HashSet<NodeId>,
+    /// Devices with nodes queued since the last wait.
+    open: HashSet<BackendTag>,
     /// Copies made in this step.
     staged: HashSet<(NodeId, BackendTag)>,
+    proof: Proof,
 }
 
-/// Simulates a step at capacity.
-///
-/// # Errors
-/// The first hazard, with the nodes at both ends.
-pub fn verify_schedule(graph: &Graph, memory: &MemoryPlan, splits: &[Split]) -> Result<(), Hazard> {
-    let n = graph.nodes.len();
-    let mut sim = Simulation {
-        graph,
-        memory,
-        live: graph.live(),
-        done: vec![false; n],
-        contents: Vec::new(),
-        lost_to: vec![None; n],
-        pending: HashSet::new(),
-        staged: HashSet::new(),
-    };
-    // The host fills all inputs before the first node runs.
-    for node in graph.nodes.iter().filter(|x| x.is_input()) {
-        sim.write(node);
-    }
-    let mut previous = None;
-    for split in splits {
-        if let Some(tag) = previous.filter(|&t| t != split.backend) {
-            sim.synchronize(tag);
+impl<'a> Simulation<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let n = plan.graph.nodes.len();
+        Simulation {
+            plan,
+            graph: &plan.graph,
+            live: plan.graph.live(),
+            done: vec![false; n],
+            contents: Vec::new(),
+            lost_to: vec![None; n],
+            pending: HashSet::new(),
+            open: HashSet::new(),
+            staged: HashSet::new(),
+            proof: Proof { boundaries: plan.splits.len().saturating_sub(1), ..Proof::default() },
         }
-        sim.copy_inputs(split)?;
-        for node in &graph.nodes[split.start..split.end] {
-            sim.run(node, split.backend)?;
-        }
-        previous = Some(split.backend);
     }
-    sim.finish()
-}
 
-impl Simulation<'_> {
-    fn bytes(&self, id: NodeId) -> Option<Bytes> {
-        let place = self.memory.nodes.get(id).copied().flatten()?;
+    fn bytes(&self, id: NodeId) -> Option<ByteRange> {
+        let place = self.plan.memory.nodes.get(id).copied().flatten()?;
         match place.location {
-            Location::Arena { slot, offset, bytes } => Some((place.backend, slot, offset, offset + bytes)),
+            Location::Arena { slot, offset, bytes } => {
+                Some(ByteRange { backend: place.backend, slot, from: offset, to: offset + bytes })
+            }
             Location::Kv { .. } => None,
         }
     }
 
     fn backend(&self, id: NodeId) -> Option<BackendTag> {
-        self.memory.nodes.get(id).copied().flatten().map(|p| p.backend)
+        self.plan.memory.nodes.get(id).copied().flatten().map(|p| p.backend)
     }
 
-    fn write(&mut self, node: &Node) {
-        self.done[node.id] = true;
-        let Some(bytes) = self.bytes(node.id) else { return };
-        let lost_to = &mut self.lost_to;
-        self.contents.retain(|&(held, value)| {
-            let keep = !meet(held, bytes);
-            if !keep {
-                lost_to[value] = Some(node.id);
+    fn hazard(&self, reader: NodeId, value: NodeId, kind: HazardKind) -> Hazard {
+        let written = match kind {
+            HazardKind::Overwritten(by) => self.bytes(by),
+            HazardKind::WritesOverSource | HazardKind::SharedInput => self.bytes(reader),
+            _ => None,
+        };
+        Hazard { reader, value, kind, read: self.bytes(value), written }
+    }
+
+    /// Before anything runs: live values have enough bytes inside their arenas, inputs bytes of their own.
+    fn check_memory(&mut self) -> Result<(), Hazard> {
+        for node in self.graph.nodes.iter().filter(|n| self.live[n.id]) {
+            let misses = || self.hazard(node.id, node.id, HazardKind::NoMemory);
+            let place = self.plan.memory.nodes.get(node.id).copied().flatten().ok_or_else(misses)?;
+            match place.location {
+                Location::Kv { .. } if node.dtype == DType::Kv => {}
+                Location::Arena { slot, offset, bytes } if node.dtype != DType::Kv => {
+                    let arena = self.plan.memory.arena(place.backend).ok_or_else(misses)?;
+                    let inside = arena.slots.get(slot).is_some_and(|&size| offset + bytes <= size);
+                    if !inside || bytes < node_bytes(node, self.plan.capacity) {
+                        return Err(misses());
+                    }
+                }
+                Location::Kv { .. } | Location::Arena { .. } => return Err(misses()),
             }
-            keep
-        });
-        self.contents.push((bytes, node.id));
-    }
-
-    fn synchronize(&mut self, tag: BackendTag) {
-        let memory = self.memory;
-        self.pending.retain(|&id| memory.nodes[id].is_none_or(|p| p.backend != tag));
-    }
-
-    /// Whether a value is whole where it was made.
-    fn intact(&self, reader: NodeId, value: NodeId) -> Result<(), Hazard> {
-        let hazard = |kind| Err(Hazard { reader, value, kind });
-        if !self.done[value] {
-            return hazard(HazardKind::NotWritten);
         }
-        match self.lost_to[value] {
-            Some(by) => hazard(HazardKind::Overwritten(by)),
-            None => Ok(()),
+        self.check_inputs()
+    }
+
+    fn check_inputs(&mut self) -> Result<(), Hazard> {
+        for input in self.graph.nodes.iter().filter(|n| n.is_input() && self.live[n.id]) {
+            let Some(own) = self.bytes(input.id) else { continue };
+            let mut others = (0..self.graph.nodes.len()).filter(|&id| id != input.id && self.live[id]);
+            if let Some(other) = others.find(|&id| self.bytes(id).is_some_and(|b| b.meets(own))) {
+                return Err(self.hazard(other, input.id, HazardKind::SharedInput));
+            }
+            self.proof.inputs += 1;
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), Hazard> {
+        match action {
+            Action::Sync(tag) => {
+                let memory = &self.plan.memory;
+                self.pending.retain(|&id| memory.nodes[id].is_none_or(|p| p.backend != tag));
+                self.open.remove(&tag);
+                self.proof.syncs += 1;
+                Ok(())
+            }
+            Action::Drain(tag) => self.host_access(tag, self.graph.nodes.len(), self.graph.nodes.len()),
+            Action::Copy { value, to } => self.copy(value, to),
+            Action::Run { split } => self.run_split(split),
         }
     }
 
-    fn copy_inputs(&mut self, split: &Split) -> Result<(), Hazard> {
-        for &value in &split.inputs {
-            if self.backend(value) == Some(split.backend) || self.staged.contains(&(value, split.backend)) {
-                continue;
+    /// The host touches a device.
+    fn host_access(&self, tag: BackendTag, reader: NodeId, value: NodeId) -> Result<(), Hazard> {
+        match self.open.contains(&tag) {
+            true => Err(self.hazard(reader, value, HazardKind::InsideWindow)),
+            false => Ok(()),
+        }
+    }
+
+    fn copy(&mut self, value: NodeId, to: BackendTag) -> Result<(), Hazard> {
+        let Some(from) = self.backend(value).filter(|_| value < self.graph.nodes.len()) else {
+            return Err(self.hazard(value, value, HazardKind::NoMemory));
+        };
+        if from == to {
+            return Ok(());
+        }
+        let planned = self.plan.memory.staging.iter().find(|s| s.node == value && s.backend == to);
+        let needed = node_bytes(self.graph.node(value), self.plan.capacity);
+        if planned.is_none_or(|s| s.bytes < needed) {
+            return Err(self.hazard(value, value, HazardKind::NoStaging));
+        }
+        self.intact(value, value)?;
+        if self.pending.contains(&value) {
+            return Err(self.hazard(value, value, HazardKind::Pending));
+        }
+        // What the host filled is copied from the host's own bytes.
+        let node = self.graph.node(value);
+        if !node.is_input() || node.pinned {
+            self.host_access(from, value, value)?;
+        }
+        self.host_access(to, value, value)?;
+        self.staged.insert((value, to));
+        self.proof.copies += 1;
+        Ok(())
+    }
+
+    fn run_split(&mut self, index: usize) -> Result<(), Hazard> {
+        let n = self.graph.nodes.len();
+        let Some(split) = self.plan.splits.get(index) else {
+            return Err(self.hazard(n, n, HazardKind::Misplaced));
+        };
+        let nodes = self.graph.nodes.get(split.start..split.end);
+        for node in nodes.ok_or_else(|| self.hazard(n, n, HazardKind::Misplaced))? {
+            if !node.is_input() && self.live[node.id] {
+                self.run(node, split.backend)?;
             }
-            self.intact(split.start, value)?;
-            if self.pending.contains(&value) {
-                return Err(Hazard { reader: split.start, value, kind: HazardKind::Pending });
-            }
-            self.staged.insert((value, split.backend));
         }
         Ok(())
     }
 
     fn run(&mut self, node: &Node, tag: BackendTag) -> Result<(), Hazard> {
-        if node.is_input() || !self.live[node.id] {
-            return Ok(());
-        }
         if self.done[node.id] || self.backend(node.id) != Some(tag) {
-            return Err(Hazard { reader: node.id, value: node.id, kind: HazardKind::Misplaced });
+            return Err(self.hazard(node.id, node.id, HazardKind::Misplaced));
         }
+        let mut in_place = false;
         for (i, &value) in node.src.iter().enumerate() {
-            if !self.staged.contains(&(value, tag)) {
-                self.read_here(node, i, value, tag)?;
+            match self.staged.contains(&(value, tag)) {
+                true => self.proof.staged_reads += 1,
+                false => in_place |= self.read_here(node, i, value, tag)?,
             }
+            self.proof.reads += 1;
         }
+        self.proof.in_place += usize::from(in_place);
+        self.proof.nodes += 1;
         self.write(node);
         self.pending.insert(node.id);
+        self.open.insert(tag);
         Ok(())
     }
 
-    /// A source read from its own buffer.
-    fn read_here(&self, node: &Node, i: usize, value: NodeId, tag: BackendTag) -> Result<(), Hazard> {
-        let hazard = |kind| Err(Hazard { reader: node.id, value, kind });
+    /// A source read from its own buffer; whether the node overwrites it in place.
+    fn read_here(&self, node: &Node, i: usize, value: NodeId, tag: BackendTag) -> Result<bool, Hazard> {
         self.intact(node.id, value)?;
         if self.backend(value) != Some(tag) {
-            return hazard(HazardKind::NotStaged);
+            return Err(self.hazard(node.id, value, HazardKind::NotStaged));
         }
-        if let (Some(read), Some(written)) = (self.bytes(value), self.bytes(node.id)) {
-            let in_place = read == written && node.op.in_place_sources().contains(&i);
-            if meet(read, written) && !in_place {
-                return hazard(HazardKind::WritesOverSource);
-            }
+        let (Some(read), Some(written)) = (self.bytes(value), self.bytes(node.id)) else { return Ok(false) };
+        if !read.meets(written) {
+            return Ok(false);
         }
-        Ok(())
+        match read == written && node.op.in_place_sources().contains(&i) {
+            true => Ok(true),
+            false => Err(self.hazard(node.id, value, HazardKind::WritesOverSource)),
+        }
     }
 
-    /// After the step: everything ran, and what the caller reads is whole.
+    /// Whether a value is whole where it was made.
+    fn intact(&self, reader: NodeId, value: NodeId) -> Result<(), Hazard> {
+        if !self.done[value] {
+            return Err(self.hazard(reader, value, HazardKind::NotWritten));
+        }
+        match self.lost_to[value] {
+            Some(by) => Err(self.hazard(reader, value, HazardKind::Overwritten(by))),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&mut self, node: &Node) {
+        self.done[node.id] = true;
+        let Some(bytes) = self.bytes(node.id) else { return };
+        let before = self.contents.len();
+        let lost_to = &mut self.lost_to;
+        self.contents.retain(|&(held, value)| {
+            let keep = !held.meets(bytes);
+            if !keep {
+                lost_to[value] = Some(node.id);
+            }
+            keep
+        });
+        self.proof.reused += usize::from(self.contents.len() < before);
+        self.contents.push((bytes, node.id));
+    }
+
+    /// After the step: everything ran, every device was waited for, and what the caller reads is whole.
     fn finish(&self) -> Result<(), Hazard> {
         let n = self.graph.nodes.len();
         for node in self.graph.nodes.iter().filter(|x| self.live[x.id]) {
             if !self.done[node.id] {
-                return Err(Hazard { reader: node.id, value: node.id, kind: HazardKind::Misplaced });
+                return Err(self.hazard(node.id, node.id, HazardKind::Misplaced));
             }
-            if node.is_input() && node.dtype != DType::Kv {
-                self.intact(n, node.id)?;
+            if self.pending.contains(&node.id) {
+                return Err(self.hazard(n, node.id, HazardKind::Pending));
             }
         }
         self.graph.outputs.iter().try_for_each(|&o| self.intact(n, o))

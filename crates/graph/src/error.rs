@@ -133,6 +133,14 @@ pub enum BackendError {
     /// The device is gone or failed earlier; every later call says so.
     #[error("device lost: {0}")]
     Lost(String),
+    /// Queued work failed: found at a later call, but this is the node.
+    #[error("{node}: {source}")]
+    Queued {
+        /// The node whose work failed.
+        node: NodeRef,
+        /// What went wrong.
+        source: Box<BackendError>,
+    },
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
@@ -142,13 +150,28 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    /// The error of a device outside a node.
+    /// The error of a device outside a node, unless it is that of a node that was queued.
     pub fn on(self, backend: BackendTag) -> GraphError {
-        GraphError::Backend { backend, source: self }
+        match self {
+            BackendError::Queued { node, source } => GraphError::Execute { node, backend, source: *source },
+            source => GraphError::Backend { backend, source },
+        }
     }
 
-    /// The error of a device while it ran a node.
+    /// The error of a device while it was handed a node; of an earlier one, if it says so.
     pub fn at(self, node: NodeRef, backend: BackendTag) -> GraphError {
-        GraphError::Execute { node, backend, source: self }
+        match self {
+            queued @ BackendError::Queued { .. } => queued.on(backend),
+            source => GraphError::Execute { node, backend, source },
+        }
+    }
+
+    /// Whether the device cannot be used any more.
+    pub fn poisons(&self) -> bool {
+        match self {
+            BackendError::Timeout(_) | BackendError::Lost(_) => true,
+            BackendError::Queued { source, .. } => source.poisons(),
+            _ => false,
+        }
     }
 }

@@ -15,6 +15,7 @@ mod dump;
 mod error;
 mod fuse;
 mod graph;
+mod hazard;
 mod infer;
 mod kv;
 mod kv_type;
@@ -22,6 +23,8 @@ mod lifetime;
 mod memory;
 mod op;
 mod plan;
+mod progress;
+mod schedule;
 mod scheduler;
 mod shape;
 mod split;
@@ -34,13 +37,14 @@ pub use backend::{
     MemoryInfo, NodeCall, PAGE, ReplayKey, Unsupported,
 };
 pub use builder::GraphBuilder;
-pub use chaos::{Chaos, ChaosHandle, ChaosStats, PendingRead};
-pub use check::{Hazard, HazardKind, verify_schedule};
+pub use chaos::{Chaos, ChaosHandle, ChaosStats, Fault, FaultKind, PendingRead};
+pub use check::verify_schedule;
 pub use decompose::{Decomposition, PlainOp, PlainSource, decompose, expand};
 pub use dump::{dot_plan, dump_plan, json_plan, trace_plan};
 pub use error::{BackendError, GraphError, NodeRef};
 pub use fuse::{Fusion, FusionRefusal, FusionReport, FusionSwitches, fuse};
 pub use graph::{Graph, Node, NodeId, TensorPart, WeightId, WeightSpec};
+pub use hazard::{ByteRange, Hazard, HazardKind, Proof};
 pub use infer::infer;
 pub use kv::{KvRegion, KvStorage};
 pub use kv_type::{KV_BLOCK, KvType, KvTypes, MAX_ROTATION};
@@ -50,6 +54,8 @@ pub use op::{
     ActPrecision, Attention, ExpertMatMul, InputKind, KvShape, Op, QkvRopeStore, Rope, RopeStyle, Yarn,
 };
 pub use plan::{Plan, PlanOptions, plan};
+pub use progress::Progress;
+pub use schedule::{Action, copies, schedule};
 pub use scheduler::{BackendScheduler, CaptureSink, Counters, SchedulerOptions, Step, TraceSink};
 pub use shape::{DType, Dim, Shape, StepDims};
 pub use split::{Split, split_graph};

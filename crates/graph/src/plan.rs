@@ -7,6 +7,7 @@ use crate::error::GraphError;
 use crate::fuse::{FusionReport, FusionSwitches, fuse};
 use crate::graph::Graph;
 use crate::memory::{MemoryPlan, plan_memory, plan_staging};
+use crate::schedule::{Action, schedule};
 use crate::shape::StepDims;
 use crate::split::{Split, split_graph};
 use crate::verify::{verify, verify_assigned};
@@ -41,6 +42,8 @@ pub struct Plan {
     pub splits: Vec<Split>,
     /// Where values live.
     pub memory: MemoryPlan,
+    /// What a step does, in order.
+    pub schedule: Vec<Action>,
     /// What was fused.
     pub fusions: FusionReport,
     /// Largest step.
@@ -62,11 +65,15 @@ pub fn plan(mut graph: Graph, backends: &Backends, opts: &PlanOptions<'_>) -> Re
     let mut memory = plan_memory(&graph, backends, opts.capacity, opts.share_buffers)?;
     let splits = split_graph(&graph);
     plan_staging(&mut memory, &graph, &splits, backends, opts.capacity)?;
+    let schedule = schedule(&graph, &splits);
+    let plan = Plan { graph, splits, memory, schedule, fusions, capacity: opts.capacity };
     if cfg!(debug_assertions) {
-        verify_schedule(&graph, &memory, &splits)
-            .map_err(|h| GraphError::Internal { pass: "verify_schedule", reason: h.to_string() })?;
+        verify_schedule(&plan).map_err(|h| GraphError::Internal {
+            pass: "verify_schedule",
+            reason: h.explain(&plan.graph),
+        })?;
     }
-    Ok(Plan { graph, splits, memory, fusions, capacity: opts.capacity })
+    Ok(plan)
 }
 
 fn check(graph: &Graph) -> Result<(), GraphError> {

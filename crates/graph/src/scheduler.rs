@@ -1,8 +1,8 @@
 //! The scheduler: runs a plan split by split so that no value is read before it was written.
 //!
-//! Per split: synchronise the previous backend and drain its captures, copy across what the split
-//! reads from elsewhere, run (or replay) its nodes in order. At the end the last backend is
-//! synchronised, so that after `Ok` every output is final and readable.
+//! It carries out the plan's [`Action`]s: per split, copy across what the split reads from elsewhere, run
+//! (or replay) its nodes in order, synchronise its backend and drain its captures. After `Ok` every
+//! backend was synchronised, so that every output is final and readable.
 
 use crate::alloc::GraphAllocator;
 use crate::backend::{BackendTag, Backends, BufferSlice, Capture, NodeCall, ReplayKey};
@@ -11,6 +11,8 @@ use crate::error::{BackendError, GraphError};
 use crate::graph::{Graph, Node, NodeId};
 use crate::memory::node_bytes;
 use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::schedule::Action;
 use crate::shape::{DType, StepDims};
 use crate::split::{Split, split_graph};
 use crate::verify::topo_order;
@@ -75,6 +77,7 @@ impl Step<'_> {
 pub struct BackendScheduler {
     /// What was done.
     pub counters: Counters,
+    progress: Progress,
     options: SchedulerOptions,
     traced: HashSet<u64>,
 }
@@ -82,12 +85,17 @@ pub struct BackendScheduler {
 impl BackendScheduler {
     /// A scheduler.
     pub fn new(options: SchedulerOptions) -> Self {
-        BackendScheduler { counters: Counters::default(), options, traced: HashSet::new() }
+        BackendScheduler { options, ..BackendScheduler::default() }
     }
 
     /// The splits of an assigned graph.
     pub fn split_graph(graph: &Graph) -> Vec<Split> {
         split_graph(graph)
+    }
+
+    /// How far the last step came; after an error, what had run.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Runs a step. After `Ok` every backend is synchronised and outputs can be read.
@@ -111,6 +119,7 @@ impl BackendScheduler {
         check_step(plan, alloc, step.dims)?;
         self.trace(plan);
         self.counters.executes += 1;
+        self.progress = Progress::default();
         alloc.begin_run();
         let dims = step.dims;
         let mut run = Run {
@@ -119,6 +128,7 @@ impl BackendScheduler {
             backends,
             step,
             counters: &mut self.counters,
+            progress: &mut self.progress,
             dirty: Vec::new(),
             inputs: Vec::new(),
             captures: Vec::new(),
@@ -168,6 +178,7 @@ struct Run<'r, 's> {
     backends: &'r mut Backends,
     step: Step<'s>,
     counters: &'r mut Counters,
+    progress: &'r mut Progress,
     /// Backends with work that nobody has waited for.
     dirty: Vec<BackendTag>,
     /// Scratch: the buffers of a node's sources.
@@ -179,26 +190,29 @@ struct Run<'r, 's> {
 impl Run<'_, '_> {
     fn all(&mut self) -> Result<(), GraphError> {
         let plan = self.plan;
-        let mut previous = None;
-        for split in &plan.splits {
-            if let Some(tag) = previous.filter(|&p| p != split.backend) {
-                self.sync(tag)?;
-                self.drain(tag)?;
+        for &action in &plan.schedule {
+            match action {
+                Action::Sync(tag) => self.sync(tag)?,
+                Action::Drain(tag) => self.drain(tag)?,
+                Action::Copy { value, to } => self.copy(value, to)?,
+                Action::Run { split } => self.run_split(split)?,
             }
-            self.counters.splits += 1;
-            self.copy_inputs(split)?;
-            if !self.replay(split)? {
-                self.run_nodes(split)?;
-            }
-            previous = Some(split.backend);
         }
-        match previous {
-            Some(tag) => {
-                self.sync(tag)?;
-                self.drain(tag)
-            }
-            None => Ok(()),
+        Ok(())
+    }
+
+    fn run_split(&mut self, index: usize) -> Result<(), GraphError> {
+        let plan = self.plan;
+        let split = plan.splits.get(index).ok_or_else(|| GraphError::Internal {
+            pass: "execute",
+            reason: format!("the schedule runs split {index} of {}", plan.splits.len()),
+        })?;
+        self.counters.splits += 1;
+        if !self.replay(split)? {
+            self.run_nodes(split)?;
         }
+        self.progress.splits += 1;
+        Ok(())
     }
 
     /// Waits for a backend, if it has work that nobody waited for.
@@ -207,6 +221,7 @@ impl Run<'_, '_> {
         self.backends.get_mut(tag)?.synchronize().map_err(|e| e.on(tag))?;
         self.dirty.swap_remove(at);
         self.counters.syncs += 1;
+        self.progress.finished = self.progress.splits;
         Ok(())
     }
 
@@ -227,20 +242,12 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Brings the split's inputs to its backend, unless this run did so already.
-    fn copy_inputs(&mut self, split: &Split) -> Result<(), GraphError> {
-        let graph = &self.plan.graph;
-        for &id in &split.inputs {
-            // The boundary synchronised the producer. Should it ever not have, wait rather than read
-            // bytes that are still being written.
-            if let Some((owner, _)) = self.alloc.node_buffer(id).filter(|&(t, _)| t != split.backend) {
-                self.sync(owner)?;
-            }
-            let moved = self.alloc.copy_across(graph, self.backends, id, self.step.dims, split.backend)?;
-            if moved > 0 {
-                self.counters.copies += 1;
-                self.counters.copied_bytes += moved as u64;
-            }
+    /// Brings a value to another backend, unless this run did so already.
+    fn copy(&mut self, value: NodeId, to: BackendTag) -> Result<(), GraphError> {
+        let moved = self.alloc.copy_across(&self.plan.graph, self.backends, value, self.step.dims, to)?;
+        if moved > 0 {
+            self.counters.copies += 1;
+            self.counters.copied_bytes += moved as u64;
         }
         Ok(())
     }
@@ -267,6 +274,7 @@ impl Run<'_, '_> {
         if replayed {
             self.mark_dirty(split.backend);
             self.counters.replays += 1;
+            self.progress.replayed(self.plan, split);
         }
         Ok(replayed)
     }
@@ -324,6 +332,7 @@ impl Run<'_, '_> {
         let call = NodeCall { graph, node, inputs: &self.inputs, output, kv, dims };
         backend.execute_node(&call).map_err(|e| e.at(node.reference(), tag))?;
         self.counters.nodes += 1;
+        self.progress.queued(node.id);
         if self.step.capture.is_some() && node.dtype != DType::Kv {
             backend.capture(node.id, output).map_err(|e| e.at(node.reference(), tag))?;
         }
@@ -355,6 +364,7 @@ impl Run<'_, '_> {
     fn abandon(&mut self) {
         for tag in std::mem::take(&mut self.dirty) {
             if let Ok(backend) = self.backends.get_mut(tag) {
+                backend.forget_recording();
                 let _ = backend.synchronize();
                 let _ = backend.drain_captures();
             }

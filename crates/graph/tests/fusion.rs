@@ -1,8 +1,6 @@
 //! Fusions: same bits as the plain ops, typed refusals, dead orphans that stay in the list.
 
-mod common;
-
-use common::*;
+use minfer_testkit::schedule::*;
 use minfer_graph::*;
 
 fn layer(bias: bool) -> Graph {
@@ -36,7 +34,7 @@ fn opts(fuse: FusionSwitches) -> PlanOptions<'static> {
 fn fused_equals_plain() {
     for bias in [false, true] {
         let graph = layer(bias);
-        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE));
+        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE)).unwrap();
         let steps = [(0, dims(4, 0, 1)), (4, dims(1, 0, 1)), (5, dims(2, 0, 1))];
         let expected: Vec<_> =
             steps.iter().map(|&(past, step)| bits(&plain.run(past as u64, past, step).unwrap())).collect();
@@ -47,7 +45,7 @@ fn fused_equals_plain() {
                 qkv_rope_store: mask & 4 != 0,
                 geglu: mask & 8 != 0,
             };
-            let mut rig = Rig::new(&graph, devices(vec![Box::new(chaos(CPU))]), &opts(fuse));
+            let mut rig = Rig::new(&graph, devices(vec![Box::new(chaos(CPU))]), &opts(fuse)).unwrap();
             let report = &rig.plan.fusions;
             assert_eq!(report.count(Fusion::MatMulBias), if bias && fuse.matmul_bias { 3 } else { 0 });
             assert_eq!(report.count(Fusion::SwiGlu), usize::from(fuse.swiglu));
@@ -65,11 +63,11 @@ fn fused_equals_plain() {
 #[test]
 fn fused_equals_its_decomposition() {
     for bias in [false, true] {
-        let mut fused = Rig::new(&layer(bias), one(), &opts(FusionSwitches::default()));
+        let mut fused = Rig::new(&layer(bias), one(), &opts(FusionSwitches::default())).unwrap();
         let plain_graph = expand(&fused.plan.graph).unwrap();
         verify(&plain_graph).unwrap();
         assert!(plain_graph.nodes.iter().all(|n| decompose(&n.op).is_none()));
-        let mut plain = Rig::new(&plain_graph, one(), &opts(FusionSwitches::NONE));
+        let mut plain = Rig::new(&plain_graph, one(), &opts(FusionSwitches::NONE)).unwrap();
         for (past, step) in [(0, dims(3, 0, 1)), (3, dims(1, 0, 1))] {
             assert_eq!(bits(&fused.run(7, past, step).unwrap()), bits(&plain.run(7, past, step).unwrap()));
         }
@@ -91,7 +89,7 @@ fn fused_equals_its_decomposition() {
 #[test]
 fn orphans_stay_dead() {
     let graph = layer(true);
-    let mut rig = Rig::new(&graph, one(), &opts(FusionSwitches::default()));
+    let mut rig = Rig::new(&graph, one(), &opts(FusionSwitches::default())).unwrap();
     let p = &rig.plan;
     assert_eq!(p.graph.nodes.len(), graph.nodes.len());
     let live = p.graph.live();
@@ -119,10 +117,10 @@ fn swiglu_operand_orders() {
         let out = if order == 1 { b.mul("out", t, s) } else { b.mul("out", s, t) }.unwrap();
         b.output(out);
         let graph = b.finish(0);
-        let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default()));
+        let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default())).unwrap();
         assert_eq!(fused.plan.graph.node(out).op, Op::SwiGlu);
         assert_eq!(fused.plan.graph.node(out).src, vec![x, t]);
-        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE));
+        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE)).unwrap();
         let step = dims(3, 0, 1);
         assert_eq!(bits(&fused.run(1, 0, step).unwrap()), bits(&plain.run(1, 0, step).unwrap()));
     }
@@ -227,8 +225,8 @@ fn qkv_refusals() {
     assert_eq!(reason(5), None, "q read behind the store is served by the fused node");
     for case in 0..6 {
         let graph = odd_layer(case);
-        let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default()));
-        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE));
+        let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default())).unwrap();
+        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE)).unwrap();
         for (past, step) in [(0, dims(3, 0, 1)), (3, dims(1, 0, 1))] {
             assert_eq!(bits(&fused.run(7, past, step).unwrap()), bits(&plain.run(7, past, step).unwrap()));
         }
@@ -240,9 +238,9 @@ fn qkv_refusals() {
 fn random_graphs_fused_equal_plain() {
     let mut applied = 0;
     for seed in 0..60 {
-        let graph = random_graph(seed);
-        let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default()));
-        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE));
+        let graph = random_graph(seed).unwrap();
+        let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default())).unwrap();
+        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE)).unwrap();
         applied += fused.plan.fusions.applied.len();
         for (past, step) in [(0, dims(4, 4, 1)), (4, dims(1, 1, 1))] {
             let inputs = seed + past as u64;

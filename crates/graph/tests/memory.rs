@@ -1,8 +1,6 @@
 //! Lifetimes, in-place chains, sharing: values stay intact as long as somebody reads them.
 
-mod common;
-
-use common::*;
+use minfer_testkit::schedule::*;
 use minfer_graph::*;
 use minfer_testkit::rng::Rng;
 
@@ -26,16 +24,16 @@ fn all_rules() -> [BufferRules; 5] {
 fn shared_equals_unshared() {
     let mut shared_values = 0;
     for seed in 0..60 {
-        let graph = random_graph(seed);
+        let graph = random_graph(seed).unwrap();
         let opts = PlanOptions::new(dims(4, 2, 1));
         let apart = PlanOptions { share_buffers: false, ..opts };
-        let mut expected = Rig::new(&graph, one(), &apart);
+        let mut expected = Rig::new(&graph, one(), &apart).unwrap();
         let results: Vec<_> = (0..3)
             .map(|run| bits(&expected.run(seed * 10 + run, run as usize * 4, dims(4, 2, 1)).unwrap()))
             .collect();
         for rules in all_rules() {
             let device = reference(CPU).with_rules(rules);
-            let mut rig = Rig::new(&graph, devices(vec![Box::new(device)]), &opts);
+            let mut rig = Rig::new(&graph, devices(vec![Box::new(device)]), &opts).unwrap();
             check_memory(&rig.plan, &|_| rules).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let arena = &rig.plan.memory.arenas[0];
             assert!(arena.live_peak <= arena.bytes() && arena.bytes() <= arena.unshared);
@@ -62,7 +60,7 @@ fn plans_of_two_devices_check() {
         ]);
         let place = |n: &Node| [Some(GPU), Some(GPU1)][Rng::labelled(seed, &n.name).below(2)];
         let opts = PlanOptions { placement: Some(&place), ..PlanOptions::new(dims(4, 2, 1)) };
-        let p = plan(random_graph(seed), &backends, &opts).unwrap();
+        let p = plan(random_graph(seed).unwrap(), &backends, &opts).unwrap();
         check_memory(&p, &|tag| rules[usize::from(tag == GPU1)])
             .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
@@ -75,7 +73,7 @@ fn broken_plans_are_found() {
     let backends = one();
     let (mut found, mut harmless) = (0, 0);
     for seed in 0..200 {
-        let p = plan(random_graph(seed), &backends, &PlanOptions::new(dims(4, 2, 1))).unwrap();
+        let p = plan(random_graph(seed).unwrap(), &backends, &PlanOptions::new(dims(4, 2, 1))).unwrap();
         let mut rng = Rng::labelled(seed, "break");
         let values: Vec<NodeId> = (0..p.graph.nodes.len())
             .filter(|&i| {
@@ -85,17 +83,17 @@ fn broken_plans_are_found() {
         let (a, b) = (values[rng.below(values.len())], values[rng.below(values.len())]);
         let mut broken = p.clone();
         broken.memory.nodes[b].as_mut().unwrap().location = p.memory.nodes[a].unwrap().location;
-        let hazard = verify_schedule(&broken.graph, &broken.memory, &broken.splits);
+        let hazard = verify_schedule(&broken);
         let overlap = check_memory(&broken, &|_| loose());
         match hazard {
-            Ok(()) => harmless += 1,
+            Ok(_) => harmless += 1,
             Err(h) => {
                 found += 1;
                 assert!(overlap.is_err(), "seed {seed}: {h}");
             }
         }
         if overlap.is_ok() {
-            assert_eq!(hazard, Ok(()));
+            assert!(hazard.is_ok());
         }
     }
     assert!(found > 80 && harmless > 10, "{found} {harmless}");
@@ -113,9 +111,9 @@ fn inputs_never_share() {
         x = b.rms_norm(&format!("norm.{i}"), None, 1e-5, x).unwrap();
     }
     b.output(x);
-    let mut rig = Rig::new(&b.finish(0), one(), &PlanOptions::new(dims(3, 3, 1)));
+    let mut rig = Rig::new(&b.finish(0), one(), &PlanOptions::new(dims(3, 3, 1))).unwrap();
     let step = dims(3, 0, 1);
-    rig.fill(5, 0, step);
+    rig.fill(5, 0, step).unwrap();
     rig.execute(Step::new(step)).unwrap();
     for &input in &inputs {
         let name = rig.plan.graph.node(input).name.clone();
@@ -147,7 +145,7 @@ fn in_place_chain_keeps_its_buffer() {
     let y = b.add("y", t, a2).unwrap();
     b.output(y);
     let graph = b.finish(0);
-    let mut rig = Rig::new(&graph, one(), &PlanOptions::new(dims(2, 2, 1)));
+    let mut rig = Rig::new(&graph, one(), &PlanOptions::new(dims(2, 2, 1))).unwrap();
     let place = |id: NodeId| rig.plan.memory.nodes[id].unwrap();
     assert_eq!((place(a1).alias_of, place(a2).alias_of), (Some(head), Some(head)));
     assert_eq!((place(a1).location, place(a2).location), (place(head).location, place(head).location));
@@ -155,7 +153,7 @@ fn in_place_chain_keeps_its_buffer() {
     assert_eq!(times.buffers[head], Some(Lifetime { start: head, end: y }));
     check_memory(&rig.plan, &|_| loose()).unwrap();
     let mut apart =
-        Rig::new(&graph, one(), &PlanOptions { share_buffers: false, ..PlanOptions::new(dims(2, 2, 1)) });
+        Rig::new(&graph, one(), &PlanOptions { share_buffers: false, ..PlanOptions::new(dims(2, 2, 1)) }).unwrap();
     let step = dims(2, 0, 1);
     assert_eq!(bits(&rig.run(1, 0, step).unwrap()), bits(&apart.run(1, 0, step).unwrap()));
 }
@@ -201,11 +199,11 @@ fn residual_outlives_attention() {
     assert!(at(tail_residual) < at(attn), "the trap needs an order that differs");
     for fuse in [FusionSwitches::NONE, FusionSwitches::default()] {
         let opts = PlanOptions { fuse, ..PlanOptions::new(dims(4, 4, 1)) };
-        let mut rig = Rig::new(&graph, one(), &opts);
+        let mut rig = Rig::new(&graph, one(), &opts).unwrap();
         let life = rig.plan.memory.nodes[residual].unwrap().lifetime;
         assert_eq!(life, Lifetime { start: residual, end: tail_residual });
         check_memory(&rig.plan, &|_| loose()).unwrap();
-        let mut apart = Rig::new(&graph, one(), &PlanOptions { share_buffers: false, ..opts });
+        let mut apart = Rig::new(&graph, one(), &PlanOptions { share_buffers: false, ..opts }).unwrap();
         for (past, step) in [(0, dims(4, 2, 1)), (4, dims(1, 1, 1))] {
             assert_eq!(bits(&rig.run(2, past, step).unwrap()), bits(&apart.run(2, past, step).unwrap()));
         }
@@ -248,7 +246,7 @@ fn known_sizes() {
 #[test]
 fn release_gives_everything_back() {
     let (mut backends, _) = host_and_gpu(chaos(GPU));
-    let graph = seed_graph();
+    let graph = seed_graph().unwrap();
     let p = plan(graph, &backends, &PlanOptions::new(dims(4, 4, 1))).unwrap();
     let first = GraphAllocator::new(&p, &mut backends, None).unwrap();
     let bytes = first.bytes();

@@ -1,8 +1,6 @@
 //! Assignment, splits, and the split protocol on a device that punishes early reads.
 
-mod common;
-
-use common::*;
+use minfer_testkit::schedule::*;
 use minfer_graph::*;
 use minfer_testkit::rng::Rng;
 
@@ -22,7 +20,7 @@ fn assign_all_cpu_and_single_split() {
 #[test]
 fn split_on_backend_change() {
     let (backends, _) = host_and_gpu(chaos(GPU));
-    let p = plan(seed_graph(), &backends, &PlanOptions::new(dims(4, 4, 1))).unwrap();
+    let p = plan(seed_graph().unwrap(), &backends, &PlanOptions::new(dims(4, 4, 1))).unwrap();
     let split = |backend, start, end, inputs: &[NodeId], outputs: &[NodeId]| Split {
         backend,
         start,
@@ -45,7 +43,7 @@ fn execute_single_backend_graph() {
         let y = b.add("sum", s, x).unwrap();
         b.output(y);
         let device: Box<dyn Backend> = if deferred { Box::new(chaos(CPU)) } else { Box::new(reference(CPU)) };
-        let mut rig = Rig::new(&b.finish(0), devices(vec![device]), &PlanOptions::new(dims(2, 2, 1)));
+        let mut rig = Rig::new(&b.finish(0), devices(vec![device]), &PlanOptions::new(dims(2, 2, 1))).unwrap();
         let values: Vec<f32> = (0..16).map(|i| i as f32 - 8.0).collect();
         rig.alloc.fill_input_f32(&rig.plan, &mut rig.backends, x, &values).unwrap();
         rig.execute(Step::new(dims(2, 0, 1))).unwrap();
@@ -64,7 +62,7 @@ fn execute_single_backend_graph() {
 fn seed_example_three_times() {
     for pending in [PendingRead::Error, PendingRead::Poison] {
         let (backends, handle) = host_and_gpu(chaos(GPU).with_pending_read(pending));
-        let mut rig = Rig::new(&seed_graph(), backends, &PlanOptions::new(dims(4, 4, 1)));
+        let mut rig = Rig::new(&seed_graph().unwrap(), backends, &PlanOptions::new(dims(4, 4, 1))).unwrap();
         let before = handle.stats();
         for seed in 0..3 {
             let step = dims(1 + seed as usize, 0, 1);
@@ -88,7 +86,7 @@ fn silu_plus_x(seed: u64, step: StepDims) -> Vec<f32> {
     let s = b.silu("silu", x).unwrap();
     let y = b.add("sum", s, x).unwrap();
     b.output(y);
-    let mut rig = Rig::new(&b.finish(0), one(), &PlanOptions::new(step));
+    let mut rig = Rig::new(&b.finish(0), one(), &PlanOptions::new(step)).unwrap();
     rig.run(seed, 0, step).unwrap().remove(0)
 }
 
@@ -114,10 +112,10 @@ fn one_value_read_on_three_devices() {
         b.finish(0)
     };
     let opts = PlanOptions::new(dims(3, 3, 1));
-    let mut single = Rig::new(&build([None; 6]), one(), &opts);
+    let mut single = Rig::new(&build([None; 6]), one(), &opts).unwrap();
     let three = || devices(vec![Box::new(reference(CPU)), Box::new(chaos(GPU)), Box::new(chaos(GPU1))]);
     let pins = [CPU, GPU, GPU1, CPU, GPU, GPU1].map(Some);
-    let mut rig = Rig::new(&build(pins), three(), &opts);
+    let mut rig = Rig::new(&build(pins), three(), &opts).unwrap();
     for seed in 0..3 {
         let step = dims(1 + seed as usize, 0, 1);
         assert_eq!(bits(&rig.run(seed, 0, step).unwrap()), bits(&single.run(seed, 0, step).unwrap()));
@@ -136,9 +134,9 @@ fn one_value_read_on_three_devices() {
 #[test]
 fn stale_staging_is_an_error() {
     let (backends, _) = host_and_gpu(chaos(GPU));
-    let mut rig = Rig::new(&seed_graph(), backends, &PlanOptions::new(dims(2, 2, 1)));
+    let mut rig = Rig::new(&seed_graph().unwrap(), backends, &PlanOptions::new(dims(2, 2, 1))).unwrap();
     rig.run(0, 0, dims(2, 0, 1)).unwrap();
-    rig.plan.splits[2].inputs.clear();
+    rig.plan.schedule.retain(|&a| a != Action::Copy { value: 1, to: CPU });
     let error = rig.run(1, 0, dims(2, 0, 1)).unwrap_err();
     assert!(matches!(&error, GraphError::NoBuffer { node } if node.name == "silu"), "{error}");
 }
@@ -147,7 +145,7 @@ fn stale_staging_is_an_error() {
 #[test]
 fn boundaries_are_alternations() {
     for seed in 0..50 {
-        let graph = random_graph(seed);
+        let graph = random_graph(seed).unwrap();
         let place = random_place(seed);
         let opts = PlanOptions { placement: Some(&place), ..PlanOptions::new(dims(4, 2, 1)) };
         let p = plan(graph, &two_chaos(), &opts).unwrap();
@@ -178,7 +176,7 @@ fn random_place(seed: u64) -> impl Fn(&Node) -> Option<BackendTag> {
 #[test]
 fn random_placements_match_one_device() {
     for seed in 0..60 {
-        let graph = random_graph(seed);
+        let graph = random_graph(seed).unwrap();
         let place = random_place(seed);
         let plain = PlanOptions::new(dims(5, 3, 1));
         let opts = PlanOptions { placement: Some(&place), ..plain };
@@ -188,8 +186,8 @@ fn random_placements_match_one_device() {
         let gpu = chaos(GPU).with_pending_read(pending).with_mask(refuse);
         let gpu1 = chaos(GPU1).with_pending_read(pending);
         let handles = [gpu.handle(), gpu1.handle()];
-        let mut rig = Rig::new(&graph, devices(vec![Box::new(gpu), Box::new(gpu1)]), &opts);
-        let mut single = Rig::new(&graph, one(), &plain);
+        let mut rig = Rig::new(&graph, devices(vec![Box::new(gpu), Box::new(gpu1)]), &opts).unwrap();
+        let mut single = Rig::new(&graph, one(), &plain).unwrap();
         let mut past = 0;
         for (run, step) in [dims(5, 3, 1), dims(1, 1, 1), dims(3, 0, 1)].into_iter().enumerate() {
             let inputs = seed * 100 + run as u64;
@@ -211,10 +209,10 @@ fn random_placements_match_one_device() {
 #[test]
 fn deferred_host_matches() {
     for seed in 0..20 {
-        let graph = random_graph(seed);
+        let graph = random_graph(seed).unwrap();
         let opts = PlanOptions::new(dims(4, 2, 1));
-        let mut direct = Rig::new(&graph, one(), &opts);
-        let mut deferred = Rig::new(&graph, devices(vec![Box::new(chaos(CPU))]), &opts);
+        let mut direct = Rig::new(&graph, one(), &opts).unwrap();
+        let mut deferred = Rig::new(&graph, devices(vec![Box::new(chaos(CPU))]), &opts).unwrap();
         for run in 0..2 {
             let a = direct.run(run, run as usize * 4, dims(4, 2, 1)).unwrap();
             let b = deferred.run(run, run as usize * 4, dims(4, 2, 1)).unwrap();
@@ -238,7 +236,7 @@ fn inputs_open_no_split() {
     b.pin(third, CPU);
     b.output(third);
     let (backends, _) = host_and_gpu(chaos(GPU));
-    let mut rig = Rig::new(&b.finish(0), backends, &PlanOptions::new(dims(2, 2, 1)));
+    let mut rig = Rig::new(&b.finish(0), backends, &PlanOptions::new(dims(2, 2, 1))).unwrap();
     assert_eq!(rig.plan.graph.node(late).backend, Some(GPU));
     let ranges: Vec<_> = rig.plan.splits.iter().map(|s| (s.backend, s.start, s.end)).collect();
     assert_eq!(ranges, vec![(GPU, 0, 4), (CPU, 4, 5)]);
@@ -263,7 +261,7 @@ fn dead_nodes_open_no_split() {
     b.pin(d, GPU);
     b.output(d);
     let (backends, handle) = host_and_gpu(chaos(GPU));
-    let mut rig = Rig::new(&b.finish(0), backends, &PlanOptions::new(dims(2, 2, 1)));
+    let mut rig = Rig::new(&b.finish(0), backends, &PlanOptions::new(dims(2, 2, 1))).unwrap();
     let ranges: Vec<_> = rig.plan.splits.iter().map(|s| (s.backend, s.start, s.end)).collect();
     assert_eq!(ranges, vec![(CPU, 0, 4), (GPU, 4, 6)]);
     assert_eq!((&rig.plan.splits[0].outputs, &rig.plan.splits[1].inputs), (&vec![c], &vec![c]));
@@ -284,12 +282,12 @@ fn kv_layer_stays_on_one_device() {
     let gpu = || chaos(GPU).with_mask(|op| !matches!(op, Op::Attention(_) | Op::QkvRopeStore(_)));
     let backends = || devices(vec![Box::new(gpu()), Box::new(reference(CPU))]);
     let opts = PlanOptions::new(dims(4, 4, 1));
-    let mut rig = Rig::new(&graph, backends(), &opts);
+    let mut rig = Rig::new(&graph, backends(), &opts).unwrap();
     for node in rig.plan.graph.nodes.iter().filter(|n| n.op.kv_layer().is_some()) {
         assert_eq!(node.backend, Some(CPU), "{}", node.name);
     }
     assert_eq!(rig.plan.graph.node(rig.plan.graph.find("blk.0.q").unwrap()).backend, Some(GPU));
-    let mut single = Rig::new(&graph, one(), &opts);
+    let mut single = Rig::new(&graph, one(), &opts).unwrap();
     for past in [0, 3] {
         let step = dims(3, 0, 1);
         assert_eq!(bits(&rig.run(1, past, step).unwrap()), bits(&single.run(1, past, step).unwrap()));
@@ -311,12 +309,12 @@ fn replay_equals_direct() {
     let gpu = chaos(GPU).with_replay();
     let handle = gpu.handle();
     let opts = PlanOptions::new(dims(4, 4, 1));
-    let mut rig = Rig::new(&graph, devices(vec![Box::new(gpu), Box::new(reference(CPU))]), &opts);
-    let mut single = Rig::new(&graph, one(), &opts);
+    let mut rig = Rig::new(&graph, devices(vec![Box::new(gpu), Box::new(reference(CPU))]), &opts).unwrap();
+    let mut single = Rig::new(&graph, one(), &opts).unwrap();
     let step = |n| Step { replay: true, kv_pages: 3, ..Step::new(dims(n, 0, 1)) };
     let mut past = 0;
     for (i, n) in [4, 1, 1, 1, 1, 1, 1].into_iter().enumerate() {
-        rig.fill(i as u64, past, dims(n, 0, 1));
+        rig.fill(i as u64, past, dims(n, 0, 1)).unwrap();
         rig.execute(step(n)).unwrap();
         let got = rig.read(z, dims(n, 0, 1)).unwrap();
         assert_eq!(bits(&[got]), bits(&single.run(i as u64, past, dims(n, 0, 1)).unwrap()), "run {i}");
@@ -327,7 +325,7 @@ fn replay_equals_direct() {
     assert!(s.replay_keys.iter().all(|k| k.kv_pages == 4 && k.dims.tokens == 1));
     assert_eq!(rig.scheduler.counters.replays, 3);
     let mut seen = 0;
-    rig.fill(9, past, dims(1, 0, 1));
+    rig.fill(9, past, dims(1, 0, 1)).unwrap();
     let mut sink = |_: &Node, _: StepDims, _: &[u8]| seen += 1;
     rig.execute(Step { capture: Some(&mut sink), ..step(1) }).unwrap();
     assert_eq!(handle.stats().replay_keys.len(), 6);
@@ -344,16 +342,16 @@ fn replay_keeps_allocators_apart() {
     b.output(z);
     let gpu = chaos(GPU).with_replay();
     let handle = gpu.handle();
-    let mut rig = Rig::new(&b.finish(0), devices(vec![Box::new(gpu)]), &PlanOptions::new(dims(1, 0, 1)));
+    let mut rig = Rig::new(&b.finish(0), devices(vec![Box::new(gpu)]), &PlanOptions::new(dims(1, 0, 1))).unwrap();
     let mut second = GraphAllocator::new(&rig.plan, &mut rig.backends, None).unwrap();
     let mut single = Rig::new(
         &rig.plan.graph.clone(),
         devices(vec![Box::new(reference(GPU))]),
         &PlanOptions::new(dims(1, 0, 1)),
-    );
+    ).unwrap();
     for seed in 0..10 {
         std::mem::swap(&mut rig.alloc, &mut second);
-        rig.fill(seed, 0, dims(1, 0, 1));
+        rig.fill(seed, 0, dims(1, 0, 1)).unwrap();
         rig.execute(Step { replay: true, ..Step::new(dims(1, 0, 1)) }).unwrap();
         let got = rig.read(z, dims(1, 0, 1)).unwrap();
         assert_eq!(bits(&[got]), bits(&single.run(seed, 0, dims(1, 0, 1)).unwrap()), "run {seed}");
@@ -361,22 +359,67 @@ fn replay_keeps_allocators_apart() {
     assert_eq!(handle.stats().replays, 4);
 }
 
-/// Every step that a split protocol must take is missed by the simulation if left out.
+/// The protocol of the chapter's example, and what the simulation says when a part of it is missing.
 #[test]
 fn simulation_finds_protocol_faults() {
     let (backends, _) = host_and_gpu(chaos(GPU));
-    let p = plan(seed_graph(), &backends, &PlanOptions::new(dims(2, 2, 1))).unwrap();
+    let p = plan(seed_graph().unwrap(), &backends, &PlanOptions::new(dims(2, 2, 1))).unwrap();
+    let copy = |value, to| Action::Copy { value, to };
+    let run = |split| Action::Run { split };
+    assert_eq!(
+        p.schedule,
+        [
+            vec![run(0), Action::Drain(CPU)],
+            vec![copy(0, GPU), run(1), Action::Sync(GPU), Action::Drain(GPU)],
+            vec![copy(1, CPU), run(2), Action::Sync(CPU), Action::Drain(CPU)],
+        ]
+        .concat()
+    );
     let check = |change: &dyn Fn(&mut Plan)| {
         let mut q = p.clone();
         change(&mut q);
-        verify_schedule(&q.graph, &q.memory, &q.splits).map_err(|h| (h.reader, h.value, h.kind))
+        verify_schedule(&q).map_err(|h| (h.reader, h.value, h.kind))
     };
-    assert_eq!(check(&|_| ()), Ok(()));
-    assert_eq!(check(&|q| q.splits[1].inputs.clear()), Err((1, 0, HazardKind::NotStaged)));
-    assert_eq!(check(&|q| q.splits[2].inputs.clear()), Err((2, 1, HazardKind::NotStaged)));
+    let proof = check(&|_| ()).unwrap();
+    assert_eq!((proof.nodes, proof.reads, proof.staged_reads, proof.inputs), (2, 3, 2, 1));
+    assert_eq!((proof.copies, proof.syncs, proof.boundaries), (2, 2, 2));
+    let drop_at = |i: usize| {
+        check(&|q| {
+            q.schedule.remove(i);
+        })
+    };
+    assert_eq!(drop_at(2), Err((1, 0, HazardKind::NotStaged)));
+    assert_eq!(drop_at(3), Err((1, 1, HazardKind::NotWritten)));
+    assert_eq!(drop_at(4), Err((3, 3, HazardKind::InsideWindow)));
+    assert_eq!(drop_at(6), Err((2, 1, HazardKind::NotStaged)));
+    assert_eq!(check(&|q| q.schedule.truncate(8)), Err((3, 2, HazardKind::Pending)));
+    assert_eq!(check(&|q| q.schedule[2..=3].swap(0, 1)), Err((1, 0, HazardKind::NotStaged)));
+    assert_eq!(check(&|q| q.schedule.swap(4, 6)), Err((1, 1, HazardKind::Pending)));
     assert_eq!(check(&|q| q.splits[1].backend = CPU), Err((1, 1, HazardKind::Misplaced)));
-    assert_eq!(check(&|q| drop(q.splits.pop())), Err((2, 2, HazardKind::Misplaced)));
-    assert_eq!(check(&|q| q.splits.swap(1, 2)), Err((2, 1, HazardKind::NotWritten)));
+    assert_eq!(check(&|q| drop(q.splits.pop())), Err((3, 3, HazardKind::Misplaced)));
+    assert_eq!(check(&|q| q.memory.staging.clear()), Err((0, 0, HazardKind::NoStaging)));
     let clobber = check(&|q| q.memory.nodes[2] = q.memory.nodes[0]);
-    assert_eq!(clobber, Err((3, 0, HazardKind::Overwritten(2))), "an input must outlive the step");
+    assert_eq!(clobber, Err((2, 0, HazardKind::SharedInput)), "an input must outlive the step");
+}
+
+/// Random graphs on random devices, with faults and broken plans: the long form is `minfer-fuzz schedule`.
+#[test]
+fn random_cases_hold() {
+    let mut fates = std::collections::BTreeMap::new();
+    let (mut faults, mut replays) = (0, 0);
+    for seed in 0..300 {
+        let report = check_case(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        faults += usize::from(report.fault.is_some());
+        replays += report.replays;
+        for (kind, fate) in report.mutants {
+            *fates.entry((kind, fate)).or_insert(0) += 1;
+        }
+    }
+    let survivors: Vec<_> = fates.iter().filter(|((_, fate), _)| *fate == MutantFate::Survived).collect();
+    assert!(survivors.is_empty(), "{survivors:?}");
+    for kind in Mutation::ALL {
+        let killed = [MutantFate::KilledAndSeen, MutantFate::Killed].map(|fate| fates.get(&(kind, fate)));
+        assert!(killed.iter().any(Option::is_some), "{kind:?} was never tried: {fates:?}");
+    }
+    assert!(faults > 20 && replays > 100, "{faults} {replays}");
 }

@@ -16,6 +16,7 @@ pub mod naive;
 pub mod reference;
 pub mod rng;
 pub mod safetensors;
+pub mod schedule;
 pub mod tiny;
 
 pub use cases::{OpCase, all_cases, check, error_cases, run_case};

@@ -5,6 +5,11 @@
 //! as an unsynchronised device would yield garbage). New buffers hold NaN, and so does every output
 //! before its node runs.
 
+mod fault;
+mod queue;
+
+pub use fault::{Fault, FaultKind};
+
 use crate::backend::{
     Backend, BackendTag, BufferId, BufferRules, BufferSlice, Capture, KvPair, MemoryInfo, NodeCall,
     ReplayKey, Unsupported,
@@ -12,7 +17,7 @@ use crate::backend::{
 use crate::error::BackendError;
 use crate::graph::{Graph, Node, NodeId, WeightSpec};
 use crate::op::Op;
-use crate::shape::StepDims;
+use queue::{Command, Queued, Recording, overlap};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct ChaosStats {
     /// Nodes queued.
     pub queued: u64,
+    /// Nodes that the inner backend was given.
+    pub executed: u64,
     /// Times queued work was handed to the inner backend.
     pub submits: u64,
     /// Calls of `synchronize`.
@@ -44,49 +51,47 @@ pub enum PendingRead {
     Error,
     /// Succeeds with NaN.
     Poison,
+    /// Succeeds with the bytes that were there before the queued work, as a device without checks does.
+    Stale,
 }
 
-/// A view of a device's statistics that outlives its move into [`crate::Backends`].
+/// A device's statistics and its next fault, also after its move into [`crate::Backends`].
 #[derive(Clone, Debug, Default)]
-pub struct ChaosHandle(Arc<Mutex<ChaosStats>>);
+pub struct ChaosHandle(Arc<Mutex<Shared>>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    stats: ChaosStats,
+    fault: Option<Fault>,
+}
 
 impl ChaosHandle {
     /// The statistics so far.
     pub fn stats(&self) -> ChaosStats {
-        self.lock().clone()
+        self.lock().stats.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, ChaosStats> {
+    /// Sets the next fault, counted from now, instead of the one that was set, if any.
+    pub fn inject(&self, fault: Option<Fault>) {
+        self.lock().fault = fault;
+    }
+
+    /// The fault that has not happened yet.
+    pub fn fault(&self) -> Option<Fault> {
+        self.lock().fault
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// Work in order.
-enum Command {
-    Execute(Queued),
-    Write(BufferSlice, Vec<u8>),
-    CopyPages(KvPair, Vec<(usize, usize)>),
-    Capture(NodeId, BufferSlice),
-    Free(BufferId),
-}
+    fn count(&self, change: impl FnOnce(&mut ChaosStats)) {
+        change(&mut self.lock().stats);
+    }
 
-/// A node call that owns what it needs.
-#[derive(Clone)]
-struct Queued {
-    graph: Arc<Graph>,
-    node: NodeId,
-    inputs: Vec<BufferSlice>,
-    output: BufferSlice,
-    kv: Option<KvPair>,
-    dims: StepDims,
-}
-
-/// A split's calls, as a device that records launches keeps them.
-#[derive(Default)]
-struct Recording {
-    /// How often the split came by.
-    runs: u32,
-    calls: Vec<Queued>,
+    fn strikes(&self, kinds: &[FaultKind]) -> Option<FaultKind> {
+        Fault::strikes(&mut self.lock().fault, kinds)
+    }
 }
 
 type Mask = Box<dyn Fn(&Op) -> bool + Send>;
@@ -104,6 +109,8 @@ pub struct Chaos<B: Backend> {
     recordings: Option<HashMap<ReplayKey, Recording>>,
     /// The split that is being recorded.
     open: Option<ReplayKey>,
+    /// Why the device cannot be used any more.
+    dead: Option<BackendError>,
     handle: ChaosHandle,
 }
 
@@ -120,6 +127,7 @@ impl<B: Backend> Chaos<B> {
             graph: None,
             recordings: None,
             open: None,
+            dead: None,
             handle: ChaosHandle::default(),
         }
     }
@@ -148,7 +156,13 @@ impl<B: Backend> Chaos<B> {
         self
     }
 
-    /// Statistics, also after the device was moved away.
+    /// Has a fault later on.
+    pub fn with_fault(self, fault: Option<Fault>) -> Self {
+        self.handle.inject(fault);
+        self
+    }
+
+    /// Statistics and faults, also after the device was moved away.
     pub fn handle(&self) -> ChaosHandle {
         self.handle.clone()
     }
@@ -169,33 +183,74 @@ impl<B: Backend> Chaos<B> {
         self.inner.write_host(slice, &nan_bytes(slice.len))
     }
 
+    /// An error for every call on a device that failed for good.
+    fn alive(&self) -> Result<(), BackendError> {
+        self.dead.clone().map_or(Ok(()), Err)
+    }
+
     fn flush(&mut self) -> Result<(), BackendError> {
         if self.queue.is_empty() {
             return Ok(());
         }
-        self.handle.lock().submits += 1;
-        // An error drops the rest of the queue: a device does not go on behind a fault.
-        for command in std::mem::take(&mut self.queue) {
-            match command {
-                Command::Execute(call) => self.run(&call)?,
-                Command::Write(slice, bytes) => self.inner.write_host(slice, &bytes)?,
-                Command::CopyPages(kv, pages) => self.inner.copy_pages(kv, &pages)?,
-                Command::Capture(node, slice) => self.inner.capture(node, slice)?,
-                Command::Free(buffer) => self.inner.free_buffer(buffer),
-            }
+        self.handle.count(|s| s.submits += 1);
+        if let Some(fault) = self.handle.strikes(&[FaultKind::Timeout]) {
+            return Err(self.die(fault.error(0)));
         }
-        self.inner.synchronize()
+        // An error drops the rest of the queue: a device does not go on behind a fault. Buffers that were
+        // to be freed are freed nevertheless.
+        let mut failed = None;
+        for command in std::mem::take(&mut self.queue) {
+            let result = match command {
+                Command::Free(buffer) => {
+                    self.inner.free_buffer(buffer);
+                    Ok(())
+                }
+                _ if failed.is_some() => Ok(()),
+                Command::Execute(call) => self.run(&call),
+                Command::Write(slice, bytes) => self.inner.write_host(slice, &bytes),
+                Command::CopyPages(kv, pages) => self.inner.copy_pages(kv, &pages),
+                Command::Capture(node, slice) => self.inner.capture(node, slice),
+            };
+            failed = failed.or(result.err());
+        }
+        match failed {
+            Some(error) if error.poisons() => Err(self.die(error)),
+            Some(error) => Err(error),
+            None => self.inner.synchronize(),
+        }
+    }
+
+    /// The device is not used again.
+    fn die(&mut self, error: BackendError) -> BackendError {
+        self.queue.clear();
+        self.dead = Some(BackendError::Lost(format!("it failed before: {error}")));
+        error
     }
 
     fn run(&mut self, call: &Queued) -> Result<(), BackendError> {
+        let node = call.graph.node(call.node);
+        let failed =
+            |source: BackendError| BackendError::Queued { node: node.reference(), source: Box::new(source) };
+        if let Some(fault) = self.handle.strikes(&[FaultKind::Node, FaultKind::Lost]) {
+            return Err(failed(fault.error(0)));
+        }
+        self.handle.count(|s| s.executed += 1);
         let in_place = call.inputs.iter().any(|i| overlap(*i, call.output));
         if !in_place && call.output.len > 0 {
             self.poison(call.output)?;
         }
-        let node = call.graph.node(call.node);
         let (graph, inputs) = (call.graph.as_ref(), call.inputs.as_slice());
         let (output, kv, dims) = (call.output, call.kv, call.dims);
-        self.inner.execute_node(&NodeCall { graph, node, inputs, output, kv, dims })
+        self.inner.execute_node(&NodeCall { graph, node, inputs, output, kv, dims }).map_err(failed)
+    }
+
+    /// Room for a buffer, if it is not this one that there is none for.
+    fn room(&mut self, bytes: usize) -> Result<(), BackendError> {
+        self.alive()?;
+        match self.handle.strikes(&[FaultKind::Memory]) {
+            Some(fault) => Err(fault.error(bytes)),
+            None => Ok(()),
+        }
     }
 
     fn new_buffer(&mut self, buffer: BufferId, bytes: usize) -> Result<BufferId, BackendError> {
@@ -206,40 +261,6 @@ impl<B: Backend> Chaos<B> {
 
 fn nan_bytes(len: usize) -> Vec<u8> {
     f32::NAN.to_ne_bytes().into_iter().cycle().take(len).collect()
-}
-
-fn overlap(a: BufferSlice, b: BufferSlice) -> bool {
-    a.buffer == b.buffer && a.offset < b.offset + b.len && b.offset < a.offset + a.len
-}
-
-impl Command {
-    /// Whether running it changes any of these bytes.
-    fn writes(&self, slice: BufferSlice) -> bool {
-        match self {
-            Command::Execute(call) => {
-                let stores = call.graph.node(call.node).op.writes_kv();
-                let kv = call.kv.filter(|_| stores);
-                overlap(call.output, slice)
-                    || kv.is_some_and(|kv| overlap(kv.k, slice) || overlap(kv.v, slice))
-            }
-            Command::Write(to, _) => overlap(*to, slice),
-            Command::CopyPages(kv, _) => overlap(kv.k, slice) || overlap(kv.v, slice),
-            Command::Capture(..) | Command::Free(_) => false,
-        }
-    }
-
-    /// Whether running it looks at any of these bytes.
-    fn reads(&self, slice: BufferSlice) -> bool {
-        match self {
-            Command::Execute(call) => {
-                call.inputs.iter().any(|&i| overlap(i, slice))
-                    || call.kv.is_some_and(|kv| overlap(kv.k, slice) || overlap(kv.v, slice))
-            }
-            Command::CopyPages(kv, _) => overlap(kv.k, slice) || overlap(kv.v, slice),
-            Command::Capture(_, from) => overlap(*from, slice),
-            Command::Write(..) | Command::Free(_) => false,
-        }
-    }
 }
 
 impl<B: Backend> Backend for Chaos<B> {
@@ -267,11 +288,13 @@ impl<B: Backend> Backend for Chaos<B> {
     }
 
     fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
+        self.room(bytes)?;
         let buffer = self.inner.alloc_buffer(bytes)?;
         self.new_buffer(buffer, bytes)
     }
 
     fn alloc_fresh(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
+        self.room(bytes)?;
         let buffer = self.inner.alloc_fresh(bytes)?;
         self.new_buffer(buffer, bytes)
     }
@@ -285,18 +308,21 @@ impl<B: Backend> Backend for Chaos<B> {
     }
 
     fn load_weight(&mut self, spec: &WeightSpec, data: &[u8]) -> Result<(), BackendError> {
+        self.alive()?;
         self.inner.load_weight(spec, data)
     }
 
     fn copy_pages(&mut self, kv: KvPair, pages: &[(usize, usize)]) -> Result<(), BackendError> {
+        self.alive()?;
         self.queue.push(Command::CopyPages(kv, pages.to_vec()));
         Ok(())
     }
 
     fn write_host(&mut self, dst: BufferSlice, data: &[u8]) -> Result<(), BackendError> {
-        self.handle.lock().writes += 1;
+        self.alive()?;
+        self.handle.count(|s| s.writes += 1);
         if self.queue.iter().any(|c| c.writes(dst)) {
-            self.handle.lock().violations += 1;
+            self.handle.count(|s| s.violations += 1);
             return Err(BackendError::Pending(format!("host write to {dst:?}")));
         }
         if self.queue.iter().any(|c| c.reads(dst)) {
@@ -307,21 +333,24 @@ impl<B: Backend> Backend for Chaos<B> {
     }
 
     fn read_host(&mut self, src: BufferSlice, out: &mut [u8]) -> Result<(), BackendError> {
-        self.handle.lock().reads += 1;
+        self.alive()?;
+        self.handle.count(|s| s.reads += 1);
         if !self.queue.iter().any(|c| c.writes(src)) {
             return self.inner.read_host(src, out);
         }
-        self.handle.lock().violations += 1;
+        self.handle.count(|s| s.violations += 1);
         match self.pending_read {
             PendingRead::Error => Err(BackendError::Pending(format!("host read of {src:?}"))),
             PendingRead::Poison => {
                 out.copy_from_slice(&nan_bytes(out.len()));
                 Ok(())
             }
+            PendingRead::Stale => self.inner.read_host(src, out),
         }
     }
 
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
+        self.alive()?;
         if !(self.mask)(&call.node.op) {
             return Err(BackendError::Unsupported(format!("{} is masked", call.node.op.name())));
         }
@@ -336,13 +365,14 @@ impl<B: Backend> Backend for Chaos<B> {
         if let (Some(key), Some(recordings)) = (self.open, &mut self.recordings) {
             recordings.entry(key).or_default().calls.push(queued.clone());
         }
-        self.handle.lock().queued += 1;
+        self.handle.count(|s| s.queued += 1);
         self.queue.push(Command::Execute(queued));
         Ok(())
     }
 
     fn replay(&mut self, key: &ReplayKey) -> Result<bool, BackendError> {
-        self.handle.lock().replay_keys.push(*key);
+        self.alive()?;
+        self.handle.count(|s| s.replay_keys.push(*key));
         self.open = None;
         let Some(recordings) = &mut self.recordings else { return Ok(false) };
         let recording = recordings.entry(*key).or_default();
@@ -355,15 +385,16 @@ impl<B: Backend> Backend for Chaos<B> {
             }
             _ => {
                 self.queue.extend(recording.calls.iter().cloned().map(Command::Execute));
-                self.handle.lock().replays += 1;
+                self.handle.count(|s| s.replays += 1);
                 Ok(true)
             }
         }
     }
 
     fn capture(&mut self, node: NodeId, src: BufferSlice) -> Result<(), BackendError> {
+        self.alive()?;
         if self.open.is_some() {
-            self.handle.lock().violations += 1;
+            self.handle.count(|s| s.violations += 1);
             return Err(BackendError::Device("a capture inside a recording".into()));
         }
         self.queue.push(Command::Capture(node, src));
@@ -371,16 +402,28 @@ impl<B: Backend> Backend for Chaos<B> {
     }
 
     fn drain_captures(&mut self) -> Result<Vec<Capture>, BackendError> {
+        self.alive()?;
         if self.queue.iter().any(|c| matches!(c, Command::Capture(..))) {
-            self.handle.lock().violations += 1;
+            self.handle.count(|s| s.violations += 1);
             return Err(BackendError::Pending("captures".into()));
         }
         self.inner.drain_captures()
     }
 
+    fn forget_recording(&mut self) {
+        if let (Some(key), Some(recordings)) = (self.open.take(), &mut self.recordings) {
+            recordings.remove(&key);
+        }
+    }
+
     fn synchronize(&mut self) -> Result<(), BackendError> {
-        self.handle.lock().syncs += 1;
+        self.alive()?;
+        self.handle.count(|s| s.syncs += 1);
+        let result = self.flush();
+        if result.is_err() {
+            self.forget_recording();
+        }
         self.open = None;
-        self.flush()
+        result
     }
 }
