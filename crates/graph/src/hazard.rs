@@ -67,10 +67,16 @@ impl HazardKind {
             HazardKind::NotWritten => "a value is written before it is read",
             HazardKind::NotStaged => "a value made elsewhere is copied in every step that reads it",
             HazardKind::Pending => "a device is waited for before anyone else reads what it wrote",
-            HazardKind::InsideWindow => "the host stays away from a device between a split and the wait for it",
+            HazardKind::InsideWindow => {
+                "the host stays away from a device between a split and the wait for it"
+            }
             HazardKind::Overwritten(_) => "bytes are not used again before their last reader",
-            HazardKind::WritesOverSource => "a node overwrites a source only in place, where its op allows that",
-            HazardKind::SharedInput => "inputs are filled before the first node, so they share memory with nothing",
+            HazardKind::WritesOverSource => {
+                "a node overwrites a source only in place, where its op allows that"
+            }
+            HazardKind::SharedInput => {
+                "inputs are filled before the first node, so they share memory with nothing"
+            }
             HazardKind::NoMemory => "a live value has bytes of its size within its arena",
             HazardKind::NoStaging => "a copy goes to a buffer that was planned for it",
             HazardKind::Misplaced => "every live node runs exactly once, where its memory is",
@@ -147,8 +153,14 @@ impl fmt::Display for Proof {
         let Proof { nodes, reads, staged_reads, in_place, reused, inputs, copies, syncs, boundaries } = self;
         writeln!(f, "{nodes} nodes run once each, where their memory is; {boundaries} changes of device")?;
         writeln!(f, "{reads} reads of final bytes, {staged_reads} of them of a copy made in the same step")?;
-        writeln!(f, "{reused} values lie where another one ended, {in_place} in place over their last reader's source")?;
+        writeln!(
+            f,
+            "{reused} values lie where another one ended, {in_place} in place over their last reader's source"
+        )?;
         writeln!(f, "{inputs} inputs share memory with nothing")?;
-        write!(f, "{copies} copies across devices, {syncs} waits: no read of pending bytes, also not after the step")
+        write!(
+            f,
+            "{copies} copies across devices, {syncs} waits: no read of pending bytes, also not after the step"
+        )
     }
 }

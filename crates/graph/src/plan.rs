@@ -68,10 +68,8 @@ pub fn plan(mut graph: Graph, backends: &Backends, opts: &PlanOptions<'_>) -> Re
     let schedule = schedule(&graph, &splits);
     let plan = Plan { graph, splits, memory, schedule, fusions, capacity: opts.capacity };
     if cfg!(debug_assertions) {
-        verify_schedule(&plan).map_err(|h| GraphError::Internal {
-            pass: "verify_schedule",
-            reason: h.explain(&plan.graph),
-        })?;
+        verify_schedule(&plan)
+            .map_err(|h| GraphError::Internal { pass: "verify_schedule", reason: h.explain(&plan.graph) })?;
     }
     Ok(plan)
 }

@@ -1,7 +1,7 @@
 //! Errors, skip rules, captures, cancellation, capacity: the edges of `execute`.
 
-use minfer_testkit::schedule::*;
 use minfer_graph::*;
+use minfer_testkit::schedule::*;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -136,8 +136,12 @@ fn capacity_and_input_lengths() {
 fn zero_outputs() {
     for seed in 0..10 {
         let gpu = chaos(GPU);
-        let mut rig =
-            Rig::new(&random_graph(seed).unwrap(), devices(vec![Box::new(gpu)]), &PlanOptions::new(dims(4, 0, 1))).unwrap();
+        let mut rig = Rig::new(
+            &random_graph(seed).unwrap(),
+            devices(vec![Box::new(gpu)]),
+            &PlanOptions::new(dims(4, 0, 1)),
+        )
+        .unwrap();
         let outputs = rig.run(seed, 0, dims(4, 0, 1)).unwrap();
         assert!(outputs.last().unwrap().is_empty());
         let (graph, live) = (&rig.plan.graph, rig.plan.graph.live());
@@ -173,7 +177,8 @@ fn captures_are_what_nodes_wrote() {
         let plain = PlanOptions::new(dims(4, 2, 1));
         let shared = PlanOptions { placement: Some(&place), ..plain };
         let apart = PlanOptions { share_buffers: false, ..plain };
-        let mut a = Rig::new(&graph, devices(vec![Box::new(chaos(GPU)), Box::new(chaos(GPU1))]), &shared).unwrap();
+        let mut a =
+            Rig::new(&graph, devices(vec![Box::new(chaos(GPU)), Box::new(chaos(GPU1))]), &shared).unwrap();
         let mut b = Rig::new(&graph, one(), &apart).unwrap();
         for run in 0..2 {
             // The device with the fewer fusions (parts on two devices) sees more nodes.

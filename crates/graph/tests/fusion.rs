@@ -1,7 +1,7 @@
 //! Fusions: same bits as the plain ops, typed refusals, dead orphans that stay in the list.
 
-use minfer_testkit::schedule::*;
 use minfer_graph::*;
+use minfer_testkit::schedule::*;
 
 fn layer(bias: bool) -> Graph {
     let mut b = GraphBuilder::new();

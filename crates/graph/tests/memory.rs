@@ -1,8 +1,8 @@
 //! Lifetimes, in-place chains, sharing: values stay intact as long as somebody reads them.
 
-use minfer_testkit::schedule::*;
 use minfer_graph::*;
 use minfer_testkit::rng::Rng;
+use minfer_testkit::schedule::*;
 
 fn loose() -> BufferRules {
     BufferRules { alignment: 4, max_binding: usize::MAX, read_write_one_buffer: true, in_place: true }
@@ -153,7 +153,8 @@ fn in_place_chain_keeps_its_buffer() {
     assert_eq!(times.buffers[head], Some(Lifetime { start: head, end: y }));
     check_memory(&rig.plan, &|_| loose()).unwrap();
     let mut apart =
-        Rig::new(&graph, one(), &PlanOptions { share_buffers: false, ..PlanOptions::new(dims(2, 2, 1)) }).unwrap();
+        Rig::new(&graph, one(), &PlanOptions { share_buffers: false, ..PlanOptions::new(dims(2, 2, 1)) })
+            .unwrap();
     let step = dims(2, 0, 1);
     assert_eq!(bits(&rig.run(1, 0, step).unwrap()), bits(&apart.run(1, 0, step).unwrap()));
 }

@@ -1,8 +1,10 @@
 //! Assignment, splits, and the split protocol on a device that punishes early reads.
 
-use minfer_testkit::schedule::*;
 use minfer_graph::*;
 use minfer_testkit::rng::Rng;
+use minfer_testkit::schedule::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn assign_all_cpu_and_single_split() {
@@ -43,7 +45,8 @@ fn execute_single_backend_graph() {
         let y = b.add("sum", s, x).unwrap();
         b.output(y);
         let device: Box<dyn Backend> = if deferred { Box::new(chaos(CPU)) } else { Box::new(reference(CPU)) };
-        let mut rig = Rig::new(&b.finish(0), devices(vec![device]), &PlanOptions::new(dims(2, 2, 1))).unwrap();
+        let mut rig =
+            Rig::new(&b.finish(0), devices(vec![device]), &PlanOptions::new(dims(2, 2, 1))).unwrap();
         let values: Vec<f32> = (0..16).map(|i| i as f32 - 8.0).collect();
         rig.alloc.fill_input_f32(&rig.plan, &mut rig.backends, x, &values).unwrap();
         rig.execute(Step::new(dims(2, 0, 1))).unwrap();
@@ -342,13 +345,15 @@ fn replay_keeps_allocators_apart() {
     b.output(z);
     let gpu = chaos(GPU).with_replay();
     let handle = gpu.handle();
-    let mut rig = Rig::new(&b.finish(0), devices(vec![Box::new(gpu)]), &PlanOptions::new(dims(1, 0, 1))).unwrap();
+    let mut rig =
+        Rig::new(&b.finish(0), devices(vec![Box::new(gpu)]), &PlanOptions::new(dims(1, 0, 1))).unwrap();
     let mut second = GraphAllocator::new(&rig.plan, &mut rig.backends, None).unwrap();
     let mut single = Rig::new(
         &rig.plan.graph.clone(),
         devices(vec![Box::new(reference(GPU))]),
         &PlanOptions::new(dims(1, 0, 1)),
-    ).unwrap();
+    )
+    .unwrap();
     for seed in 0..10 {
         std::mem::swap(&mut rig.alloc, &mut second);
         rig.fill(seed, 0, dims(1, 0, 1)).unwrap();
@@ -422,4 +427,59 @@ fn random_cases_hold() {
         assert!(killed.iter().any(Option::is_some), "{kind:?} was never tried: {fates:?}");
     }
     assert!(faults > 20 && replays > 100, "{faults} {replays}");
+}
+
+/// A step that fails while its split is recorded leaves no half recording, whether the device fails or
+/// refuses a call: the split is recorded anew.
+#[test]
+fn failed_recordings_are_forgotten() {
+    let mut b = GraphBuilder::new();
+    let x = value_input(&mut b, "x");
+    let y = b.silu("y", x).unwrap();
+    let z = b.rms_norm("z", None, 1e-5, y).unwrap();
+    b.output(z);
+    let graph = b.finish(0);
+    let step = dims(1, 0, 1);
+    for fails in [true, false] {
+        let refuse = Arc::new(AtomicBool::new(false));
+        let refuses = Arc::clone(&refuse);
+        let mask = move |op: &Op| !(refuses.load(Ordering::Relaxed) && matches!(op, Op::RmsNorm { .. }));
+        let gpu = chaos(GPU).with_replay().with_mask(mask);
+        let handle = gpu.handle();
+        let opts = PlanOptions::new(step);
+        let mut rig = Rig::new(&graph, devices(vec![Box::new(gpu)]), &opts).unwrap();
+        let mut single = Rig::new(&graph, one(), &opts).unwrap();
+        for seed in 0..9 {
+            // The third run records.
+            let broken = seed == 2;
+            refuse.store(broken && !fails, Ordering::Relaxed);
+            handle.inject((broken && fails).then_some(Fault { kind: FaultKind::Node, at: 2 }));
+            rig.fill(seed, 0, step).unwrap();
+            let result = rig.execute(Step { replay: true, ..Step::new(step) });
+            assert_eq!(result.is_err(), broken, "run {seed}: {result:?}");
+            if !broken {
+                let got = rig.read(z, step).unwrap();
+                assert_eq!(bits(&[got]), bits(&single.run(seed, 0, step).unwrap()), "run {seed}");
+            }
+        }
+        assert_eq!(handle.stats().replays, 3, "two runs, one that records, then replays");
+    }
+}
+
+/// An error says how far the step came.
+#[test]
+fn progress_tells_what_had_run() {
+    let (backends, handle) = host_and_gpu(chaos(GPU));
+    let mut rig = Rig::new(&seed_graph().unwrap(), backends, &PlanOptions::new(dims(1, 1, 1))).unwrap();
+    handle.inject(Some(Fault { kind: FaultKind::Node, at: 1 }));
+    let error = rig.run(0, 0, dims(1, 0, 1)).unwrap_err();
+    assert_eq!(error.to_string(), "node 1 `silu` (Silu) on chaos:0: injected fault");
+    let progress = rig.scheduler.progress();
+    assert_eq!(progress.recent().collect::<Vec<_>>(), vec![1]);
+    assert_eq!(
+        progress.describe(&rig.plan),
+        "1 of 2 nodes in 2 of 3 whole splits had been handed over, 0 splits finished; the last: silu"
+    );
+    rig.run(0, 0, dims(1, 0, 1)).unwrap();
+    assert_eq!((rig.scheduler.progress().splits, rig.scheduler.progress().nodes), (3, 2));
 }

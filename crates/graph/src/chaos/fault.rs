@@ -19,8 +19,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 4] =
-        [FaultKind::Node, FaultKind::Lost, FaultKind::Timeout, FaultKind::Memory];
+    pub const ALL: [FaultKind; 4] = [FaultKind::Node, FaultKind::Lost, FaultKind::Timeout, FaultKind::Memory];
 
     /// Name in `MINFER_CHAOS_FAULT`.
     pub const fn name(self) -> &'static str {

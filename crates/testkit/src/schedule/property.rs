@@ -216,9 +216,8 @@ fn expected_copies(plan: &Plan) -> BTreeSet<(usize, BackendTag)> {
 
 fn check_plan(case: &Case, plan: &Plan) -> Result<(), String> {
     let proof = verify_schedule(plan).map_err(|h| h.explain(&plan.graph))?;
-    let rules_of = |tag: BackendTag| {
-        case.tags.iter().position(|&t| t == tag).map_or(case.rules[0], |i| case.rules[i])
-    };
+    let rules_of =
+        |tag: BackendTag| case.tags.iter().position(|&t| t == tag).map_or(case.rules[0], |i| case.rules[i]);
     check_memory(plan, &rules_of)?;
     let order: Vec<BackendTag> = running(plan).filter_map(|n| n.backend).collect();
     let changes = order.windows(2).filter(|w| w[0] != w[1]).count();
@@ -354,12 +353,7 @@ fn check_error(
 }
 
 /// Breaks the plan, and compares what the verifier says with what a run gives.
-fn fate_of(
-    case: &Case,
-    graph: &Graph,
-    plan: &Plan,
-    kind: Mutation,
-) -> Result<Option<MutantFate>, String> {
+fn fate_of(case: &Case, graph: &Graph, plan: &Plan, kind: Mutation) -> Result<Option<MutantFate>, String> {
     let mut rng = Rng::labelled(case.seed ^ fingerprint(format!("{kind:?}").as_bytes()), "mutant");
     let Some(broken) = kind.apply(plan, &mut rng) else { return Ok(None) };
     let hazard = verify_schedule(&broken);

@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("minfer-text", &["minfer-gguf"]),
     ("minfer-gguf", &[]),
     ("minfer-testkit", &["minfer-graph", "minfer-gguf"]),
+    ("minfer-fuzz", &["minfer", "minfer-testkit"]),
     // Generated documents say what the libraries know.
     ("minfer-xtask", &["minfer-models", "minfer-text", "minfer-gguf"]),
 ];
@@ -90,7 +91,7 @@ pub fn lints_are_inherited(tree: &Tree) -> Vec<Problem> {
 /// Libraries have typed errors; `anyhow` is for programs.
 pub fn anyhow_only_in_programs(tree: &Tree) -> Vec<Problem> {
     each(tree, |m| {
-        let program = matches!(m.name(), "minfer-cli" | "minfer-xtask");
+        let program = matches!(m.name(), "minfer-cli" | "minfer-xtask" | "minfer-fuzz");
         let found = m.dependencies("dependencies").iter().any(|d| d == "anyhow");
         let problem = || Problem::file(&m.file.path, "a library has typed errors, not anyhow");
         (found && !program).then(problem).into_iter().collect()
