@@ -87,6 +87,10 @@ impl Backend for CpuBackend {
         memory_info()
     }
 
+    fn buffer_bytes(&self) -> usize {
+        self.buffers.bytes()
+    }
+
     fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
         self.buffers.alloc(bytes)
     }

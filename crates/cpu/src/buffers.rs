@@ -75,6 +75,11 @@ impl BufferPool {
         Self::default()
     }
 
+    /// Bytes of all buffers, those on the free list included.
+    pub fn bytes(&self) -> usize {
+        self.slots.values().chain(&self.free).map(|b| b.len).sum()
+    }
+
     /// A buffer of at least `bytes` bytes, recycled if a freed one fits without wasting half of it.
     pub fn alloc(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
         let fits = |b: &Buffer| b.len >= bytes && b.len / 2 <= bytes;

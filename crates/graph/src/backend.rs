@@ -176,6 +176,10 @@ pub trait Backend: Send {
     /// Memory of the device.
     fn memory(&self) -> MemoryInfo;
 
+    /// Bytes that the pool of buffers holds now, freed ones that are kept for reuse included. Weights and the
+    /// work space of kernels are not part of it.
+    fn buffer_bytes(&self) -> usize;
+
     /// A buffer of at least `bytes` bytes, perhaps recycled: its content is arbitrary.
     fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError>;
 

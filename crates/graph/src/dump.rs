@@ -84,7 +84,8 @@ pub fn json_plan(plan: &Plan) -> Value {
         .iter()
         .map(|a| {
             json!({ "backend": a.backend.to_string(), "slots": a.slots, "bytes": a.bytes(),
-                    "live_peak": a.live_peak, "unshared": a.unshared })
+                    "live_peak": a.live_peak, "unshared": a.unshared,
+                    "usage": a.usage(), "mean_usage": a.mean_usage(plan.graph.nodes.len()) })
         })
         .collect();
     let staging: Vec<Value> = plan
@@ -99,7 +100,8 @@ pub fn json_plan(plan: &Plan) -> Value {
         "nodes": nodes,
         "outputs": plan.graph.outputs,
         "splits": splits,
-        "memory": { "total": plan.memory.total(), "arenas": arenas, "staging": staging },
+        "memory": { "total": plan.memory.total(), "peak": plan.memory.peak(), "usage": plan.memory.usage(),
+                    "arenas": arenas, "staging": staging },
         "fusions": json_fusions(plan),
     })
 }
@@ -135,13 +137,23 @@ fn json_split(split: &Split) -> Value {
 }
 
 fn json_fusions(plan: &Plan) -> Value {
-    let applied: Vec<Value> =
-        plan.fusions.applied.iter().map(|(f, id)| json!({ "fusion": f.name(), "node": id })).collect();
+    let applied: Vec<Value> = plan
+        .fusions
+        .applied
+        .iter()
+        .map(|f| {
+            let replaced: Vec<_> = f.replaced.iter().map(|r| r.id).collect();
+            json!({ "fusion": f.fusion.name(), "node": f.node.id, "name": f.node.name, "replaced": replaced })
+        })
+        .collect();
     let refused: Vec<Value> = plan
         .fusions
         .refused
         .iter()
-        .map(|(f, id, why)| json!({ "fusion": f.name(), "node": id, "reason": why.to_string() }))
+        .map(|r| {
+            let reason = r.why.explain(&plan.graph);
+            json!({ "fusion": r.fusion.name(), "node": r.node.id, "name": r.node.name, "reason": reason })
+        })
         .collect();
     json!({ "applied": applied, "refused": refused })
 }

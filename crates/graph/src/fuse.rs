@@ -2,10 +2,12 @@
 //! then applied. What a fusion replaces stays in the list as a dead node, so that order is kept.
 
 use crate::backend::Backends;
+use crate::error::NodeRef;
+use crate::fusion_report::{Fused, FusionRefusal, FusionReport, Unfused};
 use crate::graph::{Graph, Node, NodeId};
 use crate::op::{Op, QkvRopeStore, Rope};
 use crate::shape::{DType, Shape};
-use std::fmt;
+use std::str::FromStr;
 
 /// One switch per fusion; part of what makes two plans equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +35,18 @@ impl FusionSwitches {
             Fusion::GeGlu => self.geglu,
             Fusion::QkvRopeStore => self.qkv_rope_store,
         }
+    }
+
+    /// The same switches with one of them set.
+    pub fn with(mut self, fusion: Fusion, on: bool) -> Self {
+        let switch = match fusion {
+            Fusion::MatMulBias => &mut self.matmul_bias,
+            Fusion::SwiGlu => &mut self.swiglu,
+            Fusion::GeGlu => &mut self.geglu,
+            Fusion::QkvRopeStore => &mut self.qkv_rope_store,
+        };
+        *switch = on;
+        self
     }
 }
 
@@ -69,6 +83,18 @@ impl Fusion {
         }
     }
 
+    /// What it does, in words.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Fusion::MatMulBias => "a product adds its bias itself",
+            Fusion::SwiGlu => "SiLU of the gate times the up projection, in one pass",
+            Fusion::GeGlu => "GELU of the gate times the up projection, in one pass",
+            Fusion::QkvRopeStore => {
+                "the projections to q, k and v, RoPE of q and k, and the store into the KV cache, in one node"
+            }
+        }
+    }
+
     /// Whether a node could be the last of this pattern, so that a refusal is worth a line.
     fn is_anchor(self, graph: &Graph, node: &Node) -> bool {
         match self {
@@ -89,68 +115,14 @@ impl Fusion {
     }
 }
 
-/// Why a pattern was left alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FusionRefusal {
-    /// Its switch is off.
-    SwitchedOff,
-    /// The nodes around the anchor are something else.
-    Pattern(String),
-    /// A node that would vanish is read by somebody else.
-    UsedElsewhere(NodeId),
-    /// A node that would vanish is a graph output.
-    IsOutput(NodeId),
-    /// The nodes run on different backends.
-    BackendsDiffer(NodeId, NodeId),
-    /// The backend has no kernel for the fused op.
-    BackendRefuses(String),
-    /// Sources or parameters that must be equal are not.
-    Mismatch(String),
-    /// A reader of the result comes before the place where the fused node would stand.
-    Order(NodeId),
-}
+impl FromStr for Fusion {
+    type Err = String;
 
-impl fmt::Display for FusionRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FusionRefusal::SwitchedOff => f.write_str("switched off"),
-            FusionRefusal::Pattern(what) => write!(f, "no match: {what}"),
-            FusionRefusal::UsedElsewhere(id) => write!(f, "node {id} is used elsewhere"),
-            FusionRefusal::IsOutput(id) => write!(f, "node {id} is an output"),
-            FusionRefusal::BackendsDiffer(a, b) => write!(f, "nodes {a} and {b} run on different devices"),
-            FusionRefusal::BackendRefuses(why) => write!(f, "the device refuses: {why}"),
-            FusionRefusal::Mismatch(what) => f.write_str(what),
-            FusionRefusal::Order(id) => write!(f, "node {id} reads the result too early"),
-        }
-    }
-}
-
-/// What was fused and what was not.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FusionReport {
-    /// Fusion and the node that now holds the fused op.
-    pub applied: Vec<(Fusion, NodeId)>,
-    /// Fusion, anchor node, reason.
-    pub refused: Vec<(Fusion, NodeId, FusionRefusal)>,
-}
-
-impl FusionReport {
-    /// How often a fusion was applied.
-    pub fn count(&self, fusion: Fusion) -> usize {
-        self.applied.iter().filter(|(f, _)| *f == fusion).count()
-    }
-}
-
-impl fmt::Display for FusionReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for fusion in Fusion::ALL {
-            writeln!(f, "{}: {} applied", fusion.name(), self.count(fusion))?;
-        }
-        for (fusion, node, why) in &self.refused {
-            writeln!(f, "{} not at node {node}: {why}", fusion.name())?;
-        }
-        Ok(())
+    /// The fusion of a name, in any case.
+    fn from_str(s: &str) -> Result<Self, String> {
+        let found = Fusion::ALL.into_iter().find(|f| f.name().eq_ignore_ascii_case(s));
+        let names = || Fusion::ALL.map(Fusion::name).join(", ");
+        found.ok_or_else(|| format!("`{s}` is no fusion; there are {}", names()))
     }
 }
 
@@ -169,6 +141,8 @@ struct Rewrite {
     op: Op,
     src: Vec<NodeId>,
     shape: Shape,
+    /// The nodes whose work it does, in order.
+    replaced: Vec<NodeId>,
     /// A node whose value the fused node now holds: its readers read the fused node instead, and the
     /// two swap names, so that a name keeps meaning one value with and without fusion.
     value_of: Option<NodeId>,
@@ -187,20 +161,23 @@ pub fn fuse(graph: &mut Graph, backends: &Backends, switches: FusionSwitches) ->
             };
             match decision {
                 Ok(rewrite) => rewrites.push(rewrite),
-                Err(why) => report.refused.push((fusion, node.id, why)),
+                Err(why) => report.refused.push(Unfused { fusion, node: node.reference(), why }),
             }
         }
         // Two decisions of one kind never touch: every node that vanishes has a single reader.
         for rewrite in rewrites {
-            report.applied.push((fusion, rewrite.place));
+            let place = rewrite.place;
+            let replaced: Vec<NodeRef> =
+                rewrite.replaced.iter().map(|&id| graph.node(id).reference()).collect();
             apply(graph, rewrite);
+            report.applied.push(Fused { fusion, node: graph.node(place).reference(), replaced });
         }
     }
     report
 }
 
 fn apply(graph: &mut Graph, rewrite: Rewrite) {
-    let Rewrite { place, op, src, shape, value_of } = rewrite;
+    let Rewrite { place, op, src, shape, replaced: _, value_of } = rewrite;
     if let Some(old) = value_of {
         for source in graph.nodes.iter_mut().filter(|n| n.id > place).flat_map(|n| &mut n.src) {
             if *source == old {
@@ -276,8 +253,9 @@ fn decide_matmul_bias(ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, Fusio
     };
     ctx.inner(anchor, product.id)?;
     let op = Op::MatMul { weight, bias: Some(bias), act };
-    let src = product.src.clone();
-    ctx.accept(anchor, Rewrite { place: anchor.id, op, src, shape: anchor.shape, value_of: None })
+    let (place, src, shape) = (anchor.id, product.src.clone(), anchor.shape);
+    let replaced = vec![product.id, place];
+    ctx.accept(anchor, Rewrite { place, op, src, shape, replaced, value_of: None })
 }
 
 /// Whether a node multiplies the result of an activation.
@@ -298,8 +276,9 @@ fn decide_gated(
             return Err(not(inner, activation.name()));
         }
         ctx.inner(anchor, gate)?;
-        let src = vec![inner.src[0], up];
-        ctx.accept(anchor, Rewrite { place: anchor.id, op: fused, src, shape: anchor.shape, value_of: None })
+        let (place, src, shape) = (anchor.id, vec![inner.src[0], up], anchor.shape);
+        let replaced = vec![gate, place];
+        ctx.accept(anchor, Rewrite { place, op: fused, src, shape, replaced, value_of: None })
     };
     let (a, b) = (anchor.src[0], anchor.src[1]);
     match (ctx.graph.node(a).op == activation, ctx.graph.node(b).op == activation) {
@@ -317,18 +296,59 @@ struct Projection {
     x: NodeId,
 }
 
-fn projection(ctx: &Context<'_>, anchor: &Node, id: NodeId) -> Result<Projection, FusionRefusal> {
+/// The projection that gives a value, or what stands between the two.
+fn projection(
+    ctx: &Context<'_>,
+    anchor: &Node,
+    id: NodeId,
+    what: &'static str,
+) -> Result<Projection, FusionRefusal> {
     let node = ctx.graph.node(id);
-    let Op::MatMul { weight, bias, act } = node.op else { return Err(not(node, "MatMul")) };
+    let Op::MatMul { weight, bias, act } = node.op else {
+        let place = if what == "v" { "its projection and the store" } else { "its projection and RoPE" };
+        let near = comes_from(ctx.graph, node, |op| matches!(op, Op::MatMul { .. }));
+        let node_ref = node.reference();
+        return Err(if near {
+            FusionRefusal::Between { what, node: node_ref, place }
+        } else {
+            not(node, "MatMul")
+        });
+    };
     ctx.inner(anchor, id)?;
     Ok(Projection { weight, bias, act, x: node.src[0] })
 }
 
-fn rotation(node: &Node) -> Result<Rope, FusionRefusal> {
-    match node.op {
-        Op::Rope(rope) => Ok(rope),
-        _ => Err(not(node, "Rope")),
+/// How a node rotates q or k, or what the layer does instead.
+fn rotation(ctx: &Context<'_>, node: &Node, what: &'static str) -> Result<Rope, FusionRefusal> {
+    if let Op::Rope(rope) = node.op {
+        return Ok(rope);
     }
+    let place = if what == "q" { "RoPE and the attention" } else { "RoPE and the store" };
+    if comes_from(ctx.graph, node, |op| matches!(op, Op::Rope(_))) {
+        return Err(FusionRefusal::Between { what, node: node.reference(), place });
+    }
+    let projected = comes_from(ctx.graph, node, |op| matches!(op, Op::MatMul { .. }));
+    Err(if projected { FusionRefusal::NotRotated(what) } else { not(node, "Rope") })
+}
+
+/// Whether a node, or what it changes element by element or row by row, is an op of a kind.
+fn comes_from(graph: &Graph, node: &Node, kind: impl Fn(&Op) -> bool) -> bool {
+    let mut at = node;
+    while !kind(&at.op) {
+        let changes = matches!(
+            at.op,
+            Op::AddBias { .. }
+                | Op::RmsNorm { .. }
+                | Op::Scale { .. }
+                | Op::SoftCap { .. }
+                | Op::PositionScale { .. }
+        );
+        match at.src.first() {
+            Some(&source) if changes => at = graph.node(source),
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// The rotated q that belongs to a store: source 0 of the one attention behind its one load.
@@ -351,12 +371,12 @@ fn decide_qkv(ctx: &Context<'_>, store: &Node) -> Result<Rewrite, FusionRefusal>
     let Op::KvStore(kv) = store.op else { return Err(not(store, "KvStore")) };
     let q_rot = query_of(ctx, store)?;
     let k_rot = ctx.graph.node(store.src[0]);
-    let (rope, k_rope) = (rotation(q_rot)?, rotation(k_rot)?);
+    let (rope, k_rope) = (rotation(ctx, q_rot, "q")?, rotation(ctx, k_rot, "k")?);
     ctx.same_backend(store, q_rot.id)?;
     ctx.inner(store, k_rot.id)?;
-    let q = projection(ctx, store, q_rot.src[0])?;
-    let k = projection(ctx, store, k_rot.src[0])?;
-    let v = projection(ctx, store, store.src[1])?;
+    let q = projection(ctx, store, q_rot.src[0], "q")?;
+    let k = projection(ctx, store, k_rot.src[0], "k")?;
+    let v = projection(ctx, store, store.src[1], "v")?;
     let positions = q_rot.src[1];
     if rope != k_rope || positions != k_rot.src[1] {
         return Err(FusionRefusal::Mismatch("q and k rotate differently".into()));
@@ -382,6 +402,8 @@ fn decide_qkv(ctx: &Context<'_>, store: &Node) -> Result<Rewrite, FusionRefusal>
         act: q.act,
     });
     let src = vec![q.x, positions, store.src[2]];
-    let value_of = Some(q_rot.id);
-    ctx.accept(store, Rewrite { place: store.id, op, src, shape: q_rot.shape, value_of })
+    let mut replaced = vec![q_rot.src[0], k_rot.src[0], store.src[1], q_rot.id, k_rot.id, store.id];
+    replaced.sort_unstable();
+    let (place, shape, value_of) = (store.id, q_rot.shape, Some(q_rot.id));
+    ctx.accept(store, Rewrite { place, op, src, shape, replaced, value_of })
 }

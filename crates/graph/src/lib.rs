@@ -14,6 +14,7 @@ mod decompose;
 mod dump;
 mod error;
 mod fuse;
+mod fusion_report;
 mod graph;
 mod hazard;
 mod infer;
@@ -21,6 +22,7 @@ mod kv;
 mod kv_type;
 mod lifetime;
 mod memory;
+mod memory_dump;
 mod op;
 mod plan;
 mod progress;
@@ -42,7 +44,10 @@ pub use check::verify_schedule;
 pub use decompose::{Decomposition, PlainOp, PlainSource, decompose, expand};
 pub use dump::{dot_plan, dump_plan, json_plan, trace_plan};
 pub use error::{BackendError, GraphError, NodeRef};
-pub use fuse::{Fusion, FusionRefusal, FusionReport, FusionSwitches, fuse};
+pub use fuse::{Fusion, FusionSwitches, fuse};
+pub use fusion_report::{
+    Fate, Fused, FusionGroup, FusionRefusal, FusionReport, Unfused, fusion_groups, fusions_json, fusions_text,
+};
 pub use graph::{Graph, Node, NodeId, TensorPart, WeightId, WeightSpec};
 pub use hazard::{ByteRange, Hazard, HazardKind, Proof};
 pub use infer::infer;
@@ -50,6 +55,7 @@ pub use kv::{KvRegion, KvStorage};
 pub use kv_type::{KV_BLOCK, KvType, KvTypes, MAX_ROTATION};
 pub use lifetime::{Lifetime, Lifetimes, lifetimes};
 pub use memory::{Arena, Location, MemoryPlan, Placement, Staging, plan_memory};
+pub use memory_dump::dump_memory;
 pub use op::{
     ActPrecision, Attention, ExpertMatMul, InputKind, KvShape, Op, QkvRopeStore, Rope, RopeStyle, Yarn,
 };

@@ -52,6 +52,8 @@ pub struct Arena {
     pub live_peak: usize,
     /// Bytes with a buffer per value.
     pub unshared: usize,
+    /// Bytes of each value times the nodes during which it is alive, summed.
+    pub byte_nodes: usize,
 }
 
 impl Arena {
@@ -59,6 +61,36 @@ impl Arena {
     pub fn bytes(&self) -> usize {
         self.slots.iter().sum()
     }
+
+    /// Its figures in words, for a step of `nodes` nodes.
+    pub(crate) fn line(&self, nodes: usize) -> String {
+        let Arena { backend, slots, live_peak, unshared, .. } = self;
+        let (n, many) = (slots.len(), if slots.len() == 1 { "buffer" } else { "buffers" });
+        format!(
+            "{backend}: {} bytes in {n} {many} (live peak {live_peak}, unshared {unshared}), usage {}, {} on average",
+            self.bytes(),
+            percent(self.usage()),
+            percent(self.mean_usage(nodes)),
+        )
+    }
+
+    /// How much of it is alive at the fullest node: at 1 no plan can do with less. Below that, gaps
+    /// between values, or values that a device wants in separate buffers.
+    pub fn usage(&self) -> f64 {
+        ratio(self.live_peak, self.bytes())
+    }
+
+    /// How much of it is alive at a node, on average over a step of `nodes` nodes. Inputs and outputs are
+    /// alive throughout; what one wide value needs lies idle for the rest of the step.
+    pub fn mean_usage(&self, nodes: usize) -> f64 {
+        // The last moment is the one behind the step, at which the outputs are read.
+        ratio(self.byte_nodes, self.bytes() * (nodes + 1))
+    }
+}
+
+/// `part / whole`; 1 for nothing of nothing.
+fn ratio(part: usize, whole: usize) -> f64 {
+    if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
 }
 
 /// A copy of a value kept on another backend.
@@ -106,6 +138,17 @@ impl MemoryPlan {
         self.arenas.iter().map(|a| a.live_peak).sum()
     }
 
+    /// [`MemoryPlan::peak`] over [`MemoryPlan::total`]. Copies staged across devices count as loss:
+    /// each has a buffer of its own.
+    pub fn usage(&self) -> f64 {
+        ratio(self.peak(), self.total())
+    }
+
+    /// Total, peak and usage in words.
+    pub(crate) fn totals(&self) -> String {
+        format!("total {} bytes, peak {}, usage {}", self.total(), self.peak(), percent(self.usage()))
+    }
+
     /// Whether the value is still intact after the step.
     pub fn survives(&self, node: NodeId) -> bool {
         let end = self.nodes.len();
@@ -116,21 +159,18 @@ impl MemoryPlan {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for a in &self.arenas {
-            writeln!(
-                f,
-                "{}: {} bytes in {} buffers (live peak {}, unshared {})",
-                a.backend,
-                a.bytes(),
-                a.slots.len(),
-                a.live_peak,
-                a.unshared
-            )?;
+            writeln!(f, "{}", a.line(self.nodes.len()))?;
         }
         for s in &self.staging {
             writeln!(f, "staged: node {} on {}, {} bytes", s.node, s.backend, s.bytes)?;
         }
-        write!(f, "total {} bytes", self.total())
+        f.write_str(&self.totals())
     }
+}
+
+/// A share in per cent, rounded down: only what is full says 100.
+fn percent(share: f64) -> String {
+    format!("{} %", (share * 100.0).floor())
 }
 
 /// Bytes of a node's output.
@@ -230,6 +270,7 @@ fn plan_arena(
     }
     let unshared = items.iter().map(|i| i.bytes).sum();
     let live_peak = live_peak(&items, graph.nodes.len());
+    let byte_nodes = items.iter().map(|i| i.bytes * (i.lifetime.end + 1 - i.lifetime.start)).sum();
     if !share {
         items.iter_mut().enumerate().for_each(|(slot, item)| item.slot = slot);
     } else if !rules.read_write_one_buffer {
@@ -239,7 +280,7 @@ fn plan_arena(
     for item in &items {
         write_chain(graph, times, tag, capacity, item, plan);
     }
-    plan.arenas.push(Arena { backend: tag, slots, live_peak, unshared });
+    plan.arenas.push(Arena { backend: tag, slots, live_peak, unshared, byte_nodes });
     Ok(())
 }
 

@@ -128,7 +128,7 @@ fn swiglu_operand_orders() {
 
 fn refusals(graph: Graph, backends: &Backends) -> Vec<(Fusion, FusionRefusal)> {
     let p = plan(graph, backends, &opts(FusionSwitches::default())).unwrap();
-    p.fusions.refused.into_iter().map(|(f, _, why)| (f, why)).collect()
+    p.fusions.refused.into_iter().map(|r| (r.fusion, r.why)).collect()
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn refusals_are_typed() {
     assert_eq!(refusals(layer(false), &backends), vec![expected]);
     // Switched off.
     let p = plan(layer(false), &backends, &opts(FusionSwitches::NONE)).unwrap();
-    assert!(p.fusions.refused.iter().all(|(_, _, why)| *why == FusionRefusal::SwitchedOff));
+    assert!(p.fusions.refused.iter().all(|r| r.why == FusionRefusal::SwitchedOff));
     assert_eq!(p.fusions.refused.len(), 3);
     assert!(p.fusions.to_string().contains("SwiGlu not at node"), "{}", p.fusions);
 }
@@ -184,9 +184,16 @@ fn odd_layer(case: usize) -> Graph {
     let k = project("k", 4, if case == 1 { ActPrecision::Int16 } else { ActPrecision::Int8 }, x);
     let v = project("v", 4, ActPrecision::Int8, x);
     let other = Rope { base: 7.0, ..rope() };
-    let q = b.rope("q_rope", if case == 2 { other } else { rope() }, q, i.positions).unwrap();
-    let normed = if case == 3 { b.rms_norm("k_norm", None, 1e-5, k).unwrap() } else { k };
-    let k = b.rope("k_rope", rope(), normed, i.positions).unwrap();
+    let rotate = |b: &mut GraphBuilder, name: &str, rope, x| match case {
+        7 => x,
+        _ => b.rope(name, rope, x, i.positions).unwrap(),
+    };
+    let q = rotate(&mut b, "q_rope", if case == 2 { other } else { rope() }, q);
+    let k = if case == 3 { b.rms_norm("k_norm", None, 1e-5, k).unwrap() } else { k };
+    let k = rotate(&mut b, "k_rope", rope(), k);
+    let scale = Op::PositionScale { gain: 0.5, interval: 2 };
+    let q = if case == 6 { b.push("q_scaled", scale, &[q, i.positions]).unwrap() } else { q };
+    let v = if case == 8 { b.rms_norm("v_norm", None, 1e-5, v).unwrap() } else { v };
     let peek = (case == 4).then(|| b.silu("peek", q).unwrap());
     let load = b.kv_store_load("", kv_shape(0), k, v, i.rows).unwrap();
     let a = Attention {
@@ -215,15 +222,23 @@ fn odd_layer(case: usize) -> Graph {
 fn qkv_refusals() {
     let reason = |case| {
         let p = plan(odd_layer(case), &one(), &opts(FusionSwitches::default())).unwrap();
-        p.fusions.refused.first().map(|(_, _, why)| why.clone())
+        p.fusions.refused.first().map(|r| r.why.clone())
     };
     for case in 0..3 {
         assert!(matches!(reason(case), Some(FusionRefusal::Mismatch(_))), "case {case}");
     }
-    assert!(matches!(reason(3), Some(FusionRefusal::Pattern(_))));
+    let near_misses = [
+        (3, "k is normed between its projection and RoPE (`k_norm`)"),
+        (6, "q passes through PositionScale between RoPE and the attention (`q_scaled`)"),
+        (7, "q is not rotated: the layer has no RoPE"),
+        (8, "v is normed between its projection and the store (`v_norm`)"),
+    ];
+    for (case, words) in near_misses {
+        assert_eq!(reason(case).unwrap().to_string(), words);
+    }
     assert!(matches!(reason(4), Some(FusionRefusal::Order(_))), "q is read before the store");
     assert_eq!(reason(5), None, "q read behind the store is served by the fused node");
-    for case in 0..6 {
+    for case in 0..9 {
         let graph = odd_layer(case);
         let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default())).unwrap();
         let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE)).unwrap();
@@ -252,4 +267,48 @@ fn random_graphs_fused_equal_plain() {
         }
     }
     assert!(applied > 60, "{applied}");
+}
+
+/// Blocks that fare alike share a line, one that does not has its own; a fused node that a later fusion
+/// takes in says so.
+#[test]
+fn explanation_groups_blocks() {
+    let mut b = GraphBuilder::new();
+    let x = value_input(&mut b, "x");
+    let inputs = attention_inputs(&mut b);
+    let mut h = x;
+    for layer in 0..3 {
+        h = attention_block(&mut b, inputs, layer, true, h).unwrap();
+    }
+    b.output(h);
+    let mut graph = b.finish(0);
+    graph.outputs.extend(graph.find("blk.1.q"));
+    let p = plan(graph, &one(), &opts(FusionSwitches::default())).unwrap();
+    let text = fusions_text(&p);
+    for line in [
+        "MatMulBias: a product adds its bias itself",
+        "  fused 2× in blk.0, 2: `blk.*.q_bias` for MatMul `blk.*.q`, AddBias `blk.*.q_bias`; then part of QkvRopeStore",
+        "  fused 1× in blk.1: `blk.*.k_bias` for MatMul `blk.*.k`, AddBias `blk.*.k_bias`",
+        "  not fused 1× in blk.1: `blk.*.q_bias`: `blk.*.q` is an output",
+        "  not fused 1× in blk.1: `blk.*.kv_store`: q gets its bias in a node of its own between its projection and RoPE (`blk.*.q_bias`)",
+        "SwiGlu: SiLU of the gate times the up projection, in one pass\n  nothing in this graph looks like it",
+    ] {
+        assert!(text.contains(line), "{line}\nis not in\n{text}");
+    }
+    let json = fusions_json(&p);
+    assert_eq!((&json[0]["fused"], &json[0]["not_fused"]), (&8.into(), &1.into()));
+    assert_eq!((&json[3]["fused"], &json[3]["groups"][0]["blocks"]), (&2.into(), &serde_json::json!([0, 2])));
+    let counted: usize = fusion_groups(&p).iter().map(|g| g.nodes.len()).sum();
+    assert_eq!(counted, p.fusions.applied.len() + p.fusions.refused.len());
+}
+
+#[test]
+fn switches_and_names() {
+    for fusion in Fusion::ALL {
+        assert_eq!(fusion.name().to_lowercase().parse(), Ok(fusion));
+        let alone = FusionSwitches::NONE.with(fusion, true);
+        assert!(Fusion::ALL.into_iter().all(|f| alone.get(f) == (f == fusion)));
+        assert_eq!(alone.with(fusion, false), FusionSwitches::NONE);
+    }
+    assert!("qkv".parse::<Fusion>().unwrap_err().contains("QkvRopeStore"));
 }

@@ -134,6 +134,9 @@ impl Backend for Wrong {
     fn memory(&self) -> MemoryInfo {
         self.inner.memory()
     }
+    fn buffer_bytes(&self) -> usize {
+        self.inner.buffer_bytes()
+    }
     fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
         self.inner.alloc_buffer(bytes)
     }

@@ -287,6 +287,10 @@ impl<B: Backend> Backend for Chaos<B> {
         self.inner.memory()
     }
 
+    fn buffer_bytes(&self) -> usize {
+        self.inner.buffer_bytes()
+    }
+
     fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
         self.room(bytes)?;
         let buffer = self.inner.alloc_buffer(bytes)?;

@@ -20,6 +20,11 @@ fn bad(slice: BufferSlice, reason: &str) -> BackendError {
 }
 
 impl Memory {
+    /// Bytes of all buffers and of the memory that is kept.
+    pub fn total(&self) -> usize {
+        self.buffers.iter().flatten().chain(&self.free).map(Vec::len).sum()
+    }
+
     /// A buffer from the smallest piece of freed memory that holds it, else a new one.
     pub fn alloc(&mut self, bytes: usize) -> BufferId {
         let fits = (0..self.free.len()).filter(|&i| self.free[i].len() >= bytes);

@@ -269,6 +269,10 @@ impl Backend for ReferenceBackend {
         MemoryInfo::default()
     }
 
+    fn buffer_bytes(&self) -> usize {
+        self.memory.total()
+    }
+
     fn alloc_buffer(&mut self, bytes: usize) -> Result<BufferId, BackendError> {
         Ok(self.memory.alloc(bytes))
     }
