@@ -6,6 +6,9 @@ use minfer_graph::{BackendError, BufferId, BufferSlice};
 
 const POISON: u8 = 0xff;
 
+/// Pieces of freed memory that are kept; beyond that the one that was freed first goes.
+const MAX_FREE: usize = 16;
+
 /// The pool.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -52,6 +55,9 @@ impl Memory {
     pub fn free(&mut self, id: BufferId) {
         if let Some(memory) = self.buffers.get_mut(id.0).and_then(Option::take) {
             self.free.push(memory);
+            if self.free.len() > MAX_FREE {
+                self.free.remove(0);
+            }
         }
     }
 
