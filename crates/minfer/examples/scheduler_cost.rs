@@ -6,9 +6,9 @@
 
 use minfer::ModelFile;
 use minfer_graph::{
-    Backend, BackendError, BackendScheduler, BackendTag, Backends, BufferId, BufferRules, BufferSlice, Capture,
-    Graph, GraphAllocator, GraphError, KvPair, KvStorage, KvType, MemoryInfo, Node, NodeCall, Op, PAGE,
-    PlanOptions, Step, StepDims, Unsupported, WeightSpec, plan,
+    Backend, BackendError, BackendScheduler, BackendTag, Backends, BufferId, BufferRules, BufferSlice,
+    Capture, Graph, GraphAllocator, GraphError, KvPair, KvStorage, KvType, MemoryInfo, Node, NodeCall, Op,
+    PAGE, PlanOptions, Step, StepDims, Unsupported, WeightSpec, plan,
 };
 use minfer_models::{GraphParams, Stage, build_graph};
 use std::error::Error;
@@ -42,6 +42,9 @@ impl Backend for Nothing {
     }
     fn memory(&self) -> MemoryInfo {
         MemoryInfo::default()
+    }
+    fn buffer_bytes(&self) -> usize {
+        0
     }
     fn alloc_buffer(&mut self, _: usize) -> Result<BufferId, BackendError> {
         self.buffer()
