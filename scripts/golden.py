@@ -20,6 +20,7 @@ VOCABULARIES = ["gpt-2", "llama-bpe", "qwen2", "llama-spm", "phi-3"]
 # Every way of cutting and threading a run must give the same bits.
 CUTS = [("1", "1"), ("2", "1"), ("1", "7"), ("2", "7"), ("1", "64"), ("2", "64"), ("1", "512"), ("2", "512")]
 HASHED_TOKENS = "160"
+PLACED_TOKENS = "64"
 
 
 class Safetensors:
@@ -107,6 +108,29 @@ class Run:
         hashes = {json.loads(self.call(*common, "-t", t, "-b", b))["logits_sha256"] for t, b in CUTS}
         self.report(f"{model.stem} same bits", len(hashes) == 1, f"{len(hashes)} hash(es) of {len(CUTS)} runs")
 
+    def placement(self, model):
+        """Blocks on one and two devices for tests: the logits of the CPU alone, and the splits and copies of arithmetic."""
+        graph = ["graph", model, "--format", "json"]
+        n = max(node["block"] or 0 for node in json.loads(self.call(*graph))["nodes"])
+        ids = self.golden / "real" / f"{model.stem}.code.exact.safetensors"
+        evaluate = ["eval", model, "--reference", ids, "--limit", PLACED_TOKENS, "--logits-hash", "--json"]
+        hashes = {json.loads(self.call(*evaluate))["logits_sha256"]}
+        for devices in ["chaos:0"], ["chaos:0", "chaos:1"]:
+            for layers in sorted({0, 1, n // 2, n} if len(devices) == 1 else {n // 2, n}):
+                options = ["--device", ",".join(devices), "--gpu-layers", layers]
+                hashes.add(json.loads(self.call(*evaluate, *options))["logits_sha256"])
+                # The stream of hidden states crosses to each device, and back to the head of a CPU that has blocks;
+                # positions, extents, cache rows and page table are copied to all devices with blocks but the first.
+                crossings = 0 if layers == 0 else len(devices) + (layers < n)
+                with_blocks = (layers < n) + (len(devices) if layers else 0)
+                want = (crossings + 1, crossings + 4 * (with_blocks - 1))
+                totals = json.loads(self.call(*graph, *options))["totals"]
+                found = (totals["splits"], totals["copies"])
+                what = f"{model.stem} {layers} of {n} blocks on {' and '.join(devices)}"
+                per_token = f"{totals['bytes_per_token']} bytes for a token"
+                self.report(what, found == want, f"{found[0]} splits, {found[1]} copies, {per_token}")
+        self.report(f"{model.stem} placed bits", len(hashes) == 1, f"{len(hashes)} hash(es): {min(hashes)[:16]}")
+
     def arch(self, name):
         recording = self.golden / "archs" / f"{name}.safetensors"
         _, written = self.evaluate(self.golden / "archs" / f"{name}.gguf", recording, "--top", "256")
@@ -142,6 +166,7 @@ def main():
         for name, nll in texts.items():
             run.text(model, name, nll)
         run.same_bits(model)
+        run.placement(model)
     print(f"{run.done} comparisons, {run.failed} failed")
     sys.exit(3 if run.done == 0 else run.failed > 0)
 

@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use minfer::{DeviceChoice, KvType, LoadMode, LogitBias, Overflow};
+use minfer::{DeviceChoice, GpuLayers, KvType, LoadMode, LogitBias, Overflow};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
@@ -25,8 +25,12 @@ pub struct Cli {
 
 /// llama.cpp's names of several letters behind one dash, which clap cannot declare, as long names.
 pub fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    const NAMES: [(&str, &str); 3] =
-        [("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"), ("-sys", "--system")];
+    const NAMES: [(&str, &str); 4] = [
+        ("-ctk", "--cache-type-k"),
+        ("-ctv", "--cache-type-v"),
+        ("-ngl", "--gpu-layers"),
+        ("-sys", "--system"),
+    ];
     let mut rest = false;
     let long = |arg: OsString| {
         rest |= arg == "--";
@@ -87,9 +91,13 @@ pub struct ModelOptions {
     /// Most tokens in one step
     #[arg(short, long = "batch-size", value_name = "N", default_value_t = 512)]
     pub batch_size: usize,
-    /// auto, cpu, wgpu[:i] or cuda[:i]
-    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
-    pub device: DeviceChoice,
+    /// auto, cpu, or the devices that take blocks from the CPU: wgpu[:i], cuda[:i], several with commas
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_delimiter = ',',
+        value_parser = str::parse::<DeviceChoice>)]
+    pub device: Vec<DeviceChoice>,
+    /// Blocks for these devices, counted from the last one, or auto: as many as fit (also -ngl) [default: auto]
+    #[arg(long, aliases = ["ngl", "n-gpu-layers"], value_name = "N", value_parser = str::parse::<GpuLayers>)]
+    pub gpu_layers: Option<GpuLayers>,
     /// Type of the K cache (also -ctk)
     #[arg(long, alias = "ctk", value_name = "TYPE", default_value = "f16")]
     pub cache_type_k: CacheType,

@@ -6,7 +6,9 @@ use crate::exit::Usage;
 use crate::source::{self, ModelSpec, SourceOptions, StderrReporter};
 use anyhow::{Context, Result};
 use minfer::text::{ChatTemplate, TemplateError, TemplateErrorKind};
-use minfer::{KvTypes, LoadOptions, Model, ModelFile, Session, SessionOptions, knob_value};
+use minfer::{
+    KvTypes, Layout, LoadOptions, Model, ModelFile, Placement, Session, SessionOptions, knob_value,
+};
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,18 +56,25 @@ pub fn session_options(file: &ModelFile, options: &ModelOptions) -> Result<Sessi
     })
 }
 
+/// Which device runs which block.
+pub fn layout(file: &ModelFile, sizes: &SessionOptions, options: &ModelOptions) -> Result<Layout> {
+    let placement = Placement { devices: options.device.clone(), gpu_layers: options.gpu_layers };
+    Ok(placement.resolve(file, sizes)?)
+}
+
 /// Loads a model and opens a session on it.
 pub fn load(name: Option<&str>, options: &ModelOptions) -> Result<(Model, Session)> {
     let file = open_file(name, options.offline)?;
     let sizes = session_options(&file, options)?;
-    minfer::check_memory(&file, &sizes, options.device, options.load.into())?;
+    let layout = layout(&file, &sizes, options)?;
+    minfer::check_memory(&file, &sizes, &layout, options.load.into())?;
     let mut bar = LoadBar::new();
     let mut progress = |p| bar.update(p);
     let model = Model::from_file(
         file,
         LoadOptions {
             threads: options.threads,
-            device: options.device,
+            layout,
             load: options.load.into(),
             progress: Some(&mut progress),
         },

@@ -11,6 +11,7 @@ use minfer_graph::{
     Backend, BackendError, BackendTag, BufferId, BufferRules, BufferSlice, Capture, Graph, KvPair,
     MemoryInfo, Node, NodeCall, NodeId, Unsupported, WeightSpec,
 };
+use std::sync::Arc;
 
 /// How the backend runs. Results don't depend on any of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,25 +24,40 @@ pub struct CpuOptions {
 
 /// The CPU.
 pub struct CpuBackend {
-    pool: Pool,
+    /// Shared with backends made from this one.
+    pool: Arc<Pool>,
     isa: Isa,
     buffers: BufferPool,
     weights: Weights,
     scratch: Scratch,
     captures: Vec<Capture>,
+    /// What it says of its memory; the host's own figures if absent.
+    memory: Option<MemoryInfo>,
 }
 
 impl CpuBackend {
     /// A backend with its own threads and no weights.
     pub fn new(options: CpuOptions) -> Self {
+        let threads = options.threads.unwrap_or_else(crate::threads::default_threads);
+        Self::on(Arc::new(Pool::new(threads)), options.isa.unwrap_or_else(Isa::detect))
+    }
+
+    fn on(pool: Arc<Pool>, isa: Isa) -> Self {
         CpuBackend {
-            pool: Pool::new(options.threads.unwrap_or_else(crate::threads::default_threads)),
-            isa: options.isa.unwrap_or_else(Isa::detect),
+            pool,
+            isa,
             buffers: BufferPool::new(),
             weights: Weights::default(),
             scratch: Scratch::default(),
             captures: Vec::new(),
+            memory: None,
         }
+    }
+
+    /// Another backend with buffers and weights of its own on the same threads, which says `memory` of itself: what a
+    /// device for tests is made of.
+    pub fn sibling(&self, memory: MemoryInfo) -> Self {
+        CpuBackend { memory: Some(memory), ..Self::on(Arc::clone(&self.pool), self.isa) }
     }
 
     /// Threads, the caller included.
@@ -84,7 +100,7 @@ impl Backend for CpuBackend {
     }
 
     fn memory(&self) -> MemoryInfo {
-        memory_info()
+        self.memory.unwrap_or_else(memory_info)
     }
 
     fn buffer_bytes(&self) -> usize {

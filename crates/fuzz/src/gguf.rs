@@ -2,7 +2,7 @@
 //! a panic, a hang, or an allocation that the file's size does not justify.
 
 use minfer::{
-    Batch, Control, DeviceChoice, Error, ErrorKind, LoadMode, LoadOptions, Model, ModelFile, Session,
+    Batch, Control, Error, ErrorKind, Layout, LoadMode, LoadOptions, Model, ModelFile, Session,
     SessionOptions, Wanted,
 };
 use minfer_testkit::tiny::{FAMILIES, TinySpec, mutate};
@@ -136,9 +136,9 @@ fn run_file(path: &Path) -> Result<Result<(), Error>, Error> {
     let spec = file.spec()?;
     let n_ctx = N_CTX.min(spec.n_ctx_train);
     let options = SessionOptions { n_ctx, n_batch: 16.min(n_ctx), ..SessionOptions::default() };
-    minfer::check_memory(&file, &options, DeviceChoice::Cpu, LoadMode::Read)?;
+    minfer::check_memory(&file, &options, &Layout::default(), LoadMode::Read)?;
     let text = text(&file);
-    let load = LoadOptions { threads: Some(1), device: DeviceChoice::Cpu, ..LoadOptions::default() };
+    let load = LoadOptions { threads: Some(1), ..LoadOptions::default() };
     let model = Model::from_file(file, load)?;
     let mut session = Session::new(&model, options)?;
     let seq = session.new_sequence()?;

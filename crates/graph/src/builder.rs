@@ -18,6 +18,8 @@ pub struct GraphBuilder {
     weight_ids: HashMap<String, WeightId>,
     names: HashMap<String, NodeId>,
     outputs: Vec<NodeId>,
+    /// Block of the nodes that are added now.
+    block: Option<usize>,
 }
 
 impl GraphBuilder {
@@ -35,6 +37,11 @@ impl GraphBuilder {
         self.weight_ids.insert(spec.name.clone(), id);
         self.weights.push(spec);
         id
+    }
+
+    /// Says which of the model's blocks the nodes added from now on belong to.
+    pub fn enter_block(&mut self, block: Option<usize>) {
+        self.block = block;
     }
 
     /// Adds a node. Its name gets a numeric suffix if taken.
@@ -58,8 +65,9 @@ impl GraphBuilder {
             unique = format!("{name}.{n}");
         }
         self.names.insert(unique.clone(), id);
-        let src = src.to_vec();
-        self.nodes.push(Node { id, name: unique, op, src, shape, dtype, backend: None, pinned: false });
+        let (src, block) = (src.to_vec(), self.block);
+        let node = Node { id, name: unique, op, src, shape, dtype, block, backend: None, pinned: false };
+        self.nodes.push(node);
         id
     }
 

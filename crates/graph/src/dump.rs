@@ -4,15 +4,16 @@ use crate::graph::Node;
 use crate::memory::{Location, Placement};
 use crate::plan::Plan;
 use crate::split::Split;
+use crate::traffic::{CrossCopy, ONE_TOKEN, copied_bytes, cross_copies};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// One line per split, then node counts per op and backend (`MINFER_GRAPH_TRACE`).
+/// The splits with what is copied into each, then node counts per op and backend (`MINFER_GRAPH_TRACE`).
 pub fn trace_plan(plan: &Plan) -> String {
     let mut text = String::new();
-    for (i, split) in plan.splits.iter().enumerate() {
-        let _ = writeln!(text, "[graph] {}", split_line(i, split));
+    for line in schedule_text(plan).lines() {
+        let _ = writeln!(text, "[graph] {line}");
     }
     let mut counts: BTreeMap<(&str, String), usize> = BTreeMap::new();
     for node in running(plan) {
@@ -28,6 +29,32 @@ pub fn trace_plan(plan: &Plan) -> String {
 /// Nodes that have a place in memory.
 fn running(plan: &Plan) -> impl Iterator<Item = &Node> {
     plan.graph.nodes.iter().filter(|n| plan.memory.nodes[n.id].is_some())
+}
+
+/// One line per split, one per value copied into it, and the totals.
+fn schedule_text(plan: &Plan) -> String {
+    let copies = cross_copies(plan);
+    let mut text = String::new();
+    for (i, split) in plan.splits.iter().enumerate() {
+        let _ = writeln!(text, "{}", split_line(i, split));
+        for copy in copies.iter().filter(|c| c.split == i) {
+            let name = &plan.graph.node(copy.node).name;
+            let (least, most) = (copy.bytes(plan, ONE_TOKEN), copy.bytes(plan, plan.capacity));
+            let _ =
+                writeln!(text, "  copies in {name} from {}: {least} B, {most} B in a full step", copy.from);
+        }
+    }
+    let counted = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    let _ = writeln!(
+        text,
+        "{}, {}: {} B for one token, {} B for {}",
+        counted(plan.splits.len(), "split", "splits"),
+        counted(copies.len(), "copy", "copies"),
+        copied_bytes(plan, ONE_TOKEN),
+        copied_bytes(plan, plan.capacity),
+        counted(plan.capacity.tokens, "token", "tokens"),
+    );
+    text
 }
 
 fn split_line(i: usize, split: &Split) -> String {
@@ -66,9 +93,7 @@ pub fn dump_plan(plan: &Plan) -> String {
         );
     }
     let _ = writeln!(text, "outputs {:?}", plan.graph.outputs);
-    for (i, split) in plan.splits.iter().enumerate() {
-        let _ = writeln!(text, "{}", split_line(i, split));
-    }
+    text.push_str(&schedule_text(plan));
     let _ = writeln!(text, "{}", plan.memory);
     let _ = write!(text, "{}", plan.fusions);
     text
@@ -77,7 +102,9 @@ pub fn dump_plan(plan: &Plan) -> String {
 /// The whole plan as JSON.
 pub fn json_plan(plan: &Plan) -> Value {
     let nodes: Vec<Value> = plan.graph.nodes.iter().map(|n| json_node(plan, n)).collect();
-    let splits: Vec<Value> = plan.splits.iter().map(json_split).collect();
+    let copies = cross_copies(plan);
+    let splits: Vec<Value> =
+        plan.splits.iter().enumerate().map(|(i, split)| json_split(plan, i, split, &copies)).collect();
     let arenas: Vec<Value> = plan
         .memory
         .arenas
@@ -100,6 +127,11 @@ pub fn json_plan(plan: &Plan) -> Value {
         "nodes": nodes,
         "outputs": plan.graph.outputs,
         "splits": splits,
+        "totals": {
+            "splits": plan.splits.len(), "copies": copies.len(),
+            "bytes_per_token": copied_bytes(plan, ONE_TOKEN),
+            "bytes_per_full_step": copied_bytes(plan, capacity),
+        },
         "memory": { "total": plan.memory.total(), "peak": plan.memory.peak(), "usage": plan.memory.usage(),
                     "arenas": arenas, "staging": staging },
         "fusions": json_fusions(plan),
@@ -114,6 +146,7 @@ fn json_node(plan: &Plan, node: &Node) -> Value {
         "op": node.op.name(),
         "shape": node.shape.to_string(),
         "dtype": node.dtype.name(),
+        "block": node.block,
         "backend": node.backend.map(|t| t.to_string()),
         "src": node.src,
         "weights": weights,
@@ -131,9 +164,13 @@ fn json_place(p: Placement) -> Value {
     }
 }
 
-fn json_split(split: &Split) -> Value {
+fn json_split(plan: &Plan, i: usize, split: &Split, copies: &[CrossCopy]) -> Value {
+    let copies = copies.iter().filter(|c| c.split == i).map(|c| {
+        json!({ "node": c.node, "name": plan.graph.node(c.node).name, "from": c.from.to_string(),
+                "bytes_per_token": c.bytes(plan, ONE_TOKEN), "bytes_per_full_step": c.bytes(plan, plan.capacity) })
+    });
     json!({ "backend": split.backend.to_string(), "start": split.start, "end": split.end,
-            "inputs": split.inputs, "outputs": split.outputs })
+            "inputs": split.inputs, "outputs": split.outputs, "copies": copies.collect::<Vec<_>>() })
 }
 
 fn json_fusions(plan: &Plan) -> Value {

@@ -69,6 +69,9 @@ pub struct Node {
     pub shape: Shape,
     /// Element type of the output.
     pub dtype: DType,
+    /// Which of the model's blocks it belongs to, from 0; what follows the last block has the number of blocks, and
+    /// what comes before the first one has none. Placement by layer goes by this, never by names.
+    pub block: Option<usize>,
     /// Where it runs; set by `assign`, or before it to pin the node.
     pub backend: Option<BackendTag>,
     /// Whether `backend` was set before `assign`. A pinned input is data that something placed on a

@@ -30,6 +30,7 @@ mod schedule;
 mod scheduler;
 mod shape;
 mod split;
+mod traffic;
 mod verify;
 
 pub use alloc::GraphAllocator;
@@ -65,4 +66,5 @@ pub use schedule::{Action, copies, schedule};
 pub use scheduler::{BackendScheduler, CaptureSink, Counters, SchedulerOptions, Step, TraceSink};
 pub use shape::{DType, Dim, Shape, StepDims};
 pub use split::{Split, split_graph};
+pub use traffic::{CrossCopy, ONE_TOKEN, copied_bytes, cross_copies};
 pub use verify::{topo_order, verify, verify_assigned};

@@ -286,7 +286,10 @@ fn trace_prints_each_plan_once() {
         text,
         "[graph] split 0: cpu nodes 0..1 inputs [] outputs [0]\n\
          [graph] split 1: chaos:0 nodes 1..2 inputs [0] outputs [1]\n\
+         [graph]   copies in x from cpu: 32 B, 64 B in a full step\n\
          [graph] split 2: cpu nodes 2..3 inputs [1, 0] outputs []\n\
+         [graph]   copies in silu from chaos:0: 32 B, 64 B in a full step\n\
+         [graph] 3 splits, 2 copies: 64 B for one token, 128 B for 2 tokens\n\
          [graph] Add            cpu      1\n\
          [graph] Input          cpu      1\n\
          [graph] Silu           chaos:0  1\n"

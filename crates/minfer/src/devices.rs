@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::knobs::knob_value;
 use minfer_cpu::{CpuBackend, CpuOptions, Isa};
-use minfer_graph::{Backend, BackendTag, MemoryInfo};
+use minfer_graph::{Backend, BackendKind, BackendTag, Backends, Chaos, MemoryInfo};
 use std::str::FromStr;
 
 /// What the user asks for with `--device`.
@@ -18,15 +18,41 @@ pub enum DeviceChoice {
     Wgpu(u8),
     /// An NVIDIA device by index.
     Cuda(u8),
+    /// For tests: a device over the CPU that queues all work and punishes early reads.
+    Chaos {
+        /// Index.
+        index: u8,
+        /// Memory that it claims to have free, in KiB; it does not tell if absent.
+        kib: Option<u64>,
+    },
+}
+
+impl DeviceChoice {
+    /// The device's tag; that of the CPU for [`DeviceChoice::Auto`], which is the best there is in this build.
+    pub fn tag(self) -> BackendTag {
+        let (kind, index) = match self {
+            DeviceChoice::Auto | DeviceChoice::Cpu => return BackendTag::CPU,
+            DeviceChoice::Wgpu(index) => (BackendKind::Wgpu, index),
+            DeviceChoice::Cuda(index) => (BackendKind::Cuda, index),
+            DeviceChoice::Chaos { index, .. } => (BackendKind::Chaos, index),
+        };
+        BackendTag::new(kind, index)
+    }
 }
 
 impl FromStr for DeviceChoice {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let (kind, index) = s.split_once(':').unwrap_or((s, "0"));
+        let (kind, mut index) = s.split_once(':').unwrap_or((s, "0"));
+        let mut kib = None;
+        if let Some((first, rest)) = index.split_once(':').filter(|_| kind == "chaos") {
+            index = first;
+            kib = Some(rest.parse().map_err(|_| format!("`{s}`: the memory is not a number of KiB"))?);
+        }
         let index = index.parse::<u8>().map_err(|_| format!("`{s}`: the index is not a small number"))?;
         match kind {
+            "chaos" => Ok(DeviceChoice::Chaos { index, kib }),
             "auto" if !s.contains(':') => Ok(DeviceChoice::Auto),
             "cpu" if !s.contains(':') => Ok(DeviceChoice::Cpu),
             "wgpu" => Ok(DeviceChoice::Wgpu(index)),
@@ -53,31 +79,36 @@ pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
     Ok(vec![DeviceInfo { tag: cpu.tag(), name: cpu.name(), memory: cpu.memory() }])
 }
 
-/// The device for a choice.
-pub(crate) fn open(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<dyn Backend>, Error> {
+/// The CPU, which is always there, then the offload devices.
+pub(crate) fn open(offload: &[DeviceChoice], threads: Option<usize>) -> Result<Backends, Error> {
+    let cpu = cpu_backend(threads)?;
+    let offload: Vec<_> = offload.iter().map(|&d| open_offload(d, &cpu)).collect::<Result<_, _>>()?;
+    let mut backends = Backends::new();
+    backends.push(Box::new(cpu));
+    offload.into_iter().for_each(|device| backends.push(device));
+    Ok(backends)
+}
+
+fn open_offload(choice: DeviceChoice, cpu: &CpuBackend) -> Result<Box<dyn Backend>, Error> {
     let absent = |name: &str, index: u8| {
         let message = format!("device {name}:{index} is not there: this build has no {name} backend");
         Err(Error::new(ErrorKind::Device, message))
     };
     match choice {
-        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Box::new(cpu_backend(threads)?)),
+        DeviceChoice::Auto | DeviceChoice::Cpu => {
+            Err(Error::new(ErrorKind::Internal, "the cpu is no offload device"))
+        }
+        DeviceChoice::Chaos { kib, .. } => {
+            let bytes = kib.map(|kib| kib.saturating_mul(1024));
+            let inner = cpu.sibling(MemoryInfo { total: bytes, free: bytes });
+            Ok(Box::new(Chaos::new(inner, choice.tag())))
+        }
         DeviceChoice::Wgpu(index) => absent("wgpu", index),
         DeviceChoice::Cuda(index) => absent("cuda", index),
     }
 }
 
-/// The CPU, if that is what a choice comes to.
-pub(crate) fn cpu(choice: DeviceChoice, threads: Option<usize>) -> Result<CpuBackend, Error> {
-    match choice {
-        DeviceChoice::Auto | DeviceChoice::Cpu => cpu_backend(threads),
-        other => {
-            let name = open(other, threads)?.name();
-            Err(Error::new(ErrorKind::Device, format!("{name}: its speed is not forecast")))
-        }
-    }
-}
-
-fn cpu_backend(threads: Option<usize>) -> Result<CpuBackend, Error> {
+pub(crate) fn cpu_backend(threads: Option<usize>) -> Result<CpuBackend, Error> {
     let isa = knob_value("MINFER_ISA").map(|name| parse_isa(&name)).transpose()?;
     Ok(CpuBackend::new(CpuOptions { threads, isa }))
 }

@@ -25,7 +25,7 @@ pub const KNOBS: &[Knob] = &[
         name: "MINFER_GRAPH_TRACE",
         value: "any",
         default: "unset",
-        help: "print splits and a table of ops per device for each new plan to stderr",
+        help: "print splits, what is copied into each, and a table of ops per device for each new plan to stderr",
     },
     Knob {
         name: "MINFER_HISTORY",

@@ -1,25 +1,58 @@
 //! How much memory a run will take, before anything is allocated.
 
-use crate::devices::{self, DeviceChoice};
 use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
 use crate::load::LoadMode;
+use crate::placement::Layout;
 use crate::session::{SessionOptions, stage_capacity};
 use minfer_gguf::{Array, Value};
-use minfer_graph::{Backends, PAGE, Plan, PlanOptions, WeightSpec, plan};
+use minfer_graph::{BackendKind, BackendTag, Backends, PAGE, Plan, PlanOptions, WeightSpec};
 use minfer_models::{GraphParams, ModelSpec, Stage, build_graph};
 
-/// Bytes by what they are for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryForecast {
-    /// Weights as the devices keep them.
+/// Bytes on a device by what they are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// The device.
+    pub device: BackendTag,
+    /// Weights as the device keeps them.
     pub weights: u64,
-    /// KV cache with its context full.
+    /// KV cache of its blocks with its context full.
     pub kv: u64,
-    /// Values of the graph, at the largest step.
+    /// Values of the graph and copies of other devices' values, at the largest step.
     pub arenas: u64,
     /// Work space of the kernels: quantised activations and projections of the largest step.
     pub scratch: u64,
+    /// Bytes that are free now, if the device tells.
+    pub free: Option<u64>,
+}
+
+impl DeviceMemory {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.weights.saturating_add(self.running())
+    }
+
+    /// Whether it fits what is free, if that is known.
+    pub fn fits(&self) -> bool {
+        self.free.is_none_or(|free| self.total() <= free)
+    }
+
+    /// What comes on top of the weights when a session opens.
+    fn running(&self) -> u64 {
+        self.kv.saturating_add(self.arenas).saturating_add(self.scratch)
+    }
+
+    /// Whether its memory is the host's: the CPU, and the device for tests that runs over it.
+    fn in_host(&self) -> bool {
+        matches!(self.device.kind, BackendKind::Cpu | BackendKind::Chaos)
+    }
+}
+
+/// What a run takes, by device, and what the program itself takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryForecast {
+    /// Devices, the CPU first.
+    pub devices: Vec<DeviceMemory>,
     /// Vocabulary and metadata.
     pub tokenizer: u64,
     /// The largest tensor once more: it is read before it is placed. 0 if the file is mapped.
@@ -34,38 +67,61 @@ pub struct MemoryForecast {
 const PROGRAM: u64 = 6 << 20;
 
 impl MemoryForecast {
-    /// Most bytes resident at once. While the weights load, neither cache nor arenas exist.
+    /// Most bytes of the host resident at once. While the weights load, neither cache nor arenas exist.
     pub fn peak(&self) -> u64 {
         self.loading_peak().max(self.needed())
     }
 
-    /// Most bytes resident until the weights are placed.
+    /// Most bytes of the host resident until the weights are placed.
     pub fn loading_peak(&self) -> u64 {
         self.base().saturating_add(self.loading).saturating_add(self.mapped)
     }
 
-    /// Bytes that must be free: those of [`MemoryForecast::peak`] that the system cannot take back.
+    /// Bytes of the host that must be free: those of [`MemoryForecast::peak`] that the system cannot take back.
     pub fn needed(&self) -> u64 {
-        let running = self.kv.saturating_add(self.arenas).saturating_add(self.scratch);
-        self.base().saturating_add(running.max(self.loading))
+        self.base().saturating_add(self.in_host(DeviceMemory::running).max(self.loading))
     }
 
-    /// Whether it fits what is free, if that is known.
+    /// One figure summed over all devices.
+    pub fn sum(&self, what: impl Fn(&DeviceMemory) -> u64) -> u64 {
+        self.devices.iter().map(what).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of the host that are free now, if the system tells.
+    pub fn free(&self) -> Option<u64> {
+        self.devices.iter().find(|d| d.device == BackendTag::CPU).and_then(|d| d.free)
+    }
+
+    /// Whether everything fits what is free, as far as that is known.
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`] with both numbers.
-    pub fn fits(&self, free: Option<u64>, n_ctx: usize) -> Result<(), Error> {
-        let needed = self.needed();
-        let Some(free) = free.filter(|&free| needed > free) else { return Ok(()) };
-        let (needed, free) = (needed >> 20, free >> 20);
-        let message = format!(
-            "a context of {n_ctx} needs {needed} MiB and {free} MiB are free; a smaller --ctx-size needs less"
-        );
-        Err(Error::new(ErrorKind::Memory, message))
+    /// [`ErrorKind::Memory`] with the device and both numbers.
+    pub fn fits(&self, n_ctx: usize) -> Result<(), Error> {
+        let refuse = |device: BackendTag, needed: u64, free: u64, less: &str| {
+            let (needed, free) = (needed.div_ceil(1 << 20), free >> 20);
+            let message = format!(
+                "{device}: a context of {n_ctx} needs {needed} MiB and {free} MiB are free; {less} needs less"
+            );
+            Err(Error::new(ErrorKind::Memory, message))
+        };
+        let mut others = self.devices.iter().filter(|d| d.device != BackendTag::CPU);
+        if let Some(d) = others.find(|d| !d.fits()) {
+            let less = "--gpu-layers with fewer blocks or a smaller --ctx-size";
+            return refuse(d.device, d.total(), d.free.unwrap_or_default(), less);
+        }
+        match self.free().filter(|&free| self.needed() > free) {
+            Some(free) => refuse(BackendTag::CPU, self.needed(), free, "a smaller --ctx-size"),
+            None => Ok(()),
+        }
+    }
+
+    fn in_host(&self, what: impl Fn(&DeviceMemory) -> u64) -> u64 {
+        self.sum(|d| if d.in_host() { what(d) } else { 0 })
     }
 
     fn base(&self) -> u64 {
-        self.program.saturating_add(self.tokenizer).saturating_add(self.weights)
+        let weights = self.in_host(|d| d.weights);
+        self.program.saturating_add(self.tokenizer).saturating_add(weights)
     }
 }
 
@@ -76,72 +132,78 @@ impl MemoryForecast {
 pub fn forecast(
     file: &ModelFile,
     options: &SessionOptions,
-    device: DeviceChoice,
+    layout: &Layout,
     load: LoadMode,
 ) -> Result<(Plan, MemoryForecast), Error> {
     let spec = file.spec()?;
     options.check(&spec)?;
-    let mut backends = Backends::new();
-    backends.push(devices::open(device, Some(1))?);
-    let capacity = stage_capacity(options, Stage::Full);
-    let max_pages = options.n_ctx.div_ceil(PAGE);
-    let params = GraphParams { stage: Stage::Full, capacity, max_pages };
-    let graph = build_graph(&spec, &params, 0)?;
-    let planned =
-        plan(graph, &backends, &PlanOptions { fuse: options.fusions, ..PlanOptions::new(capacity) })?;
+    layout.check(&spec)?;
+    let backends = layout.open(Some(1))?;
+    let (planned, devices) = device_memory(&spec, options, layout, &backends)?;
     let sizes = spec.weights().into_iter().filter_map(WeightSpec::bytes);
-    let weights = sizes.clone().sum();
     let (loading, mapped) = match load {
         LoadMode::Read => (sizes.max().unwrap_or(0), 0),
-        LoadMode::Mmap => (0, weights),
+        LoadMode::Mmap => (0, sizes.sum()),
     };
-    let forecast = MemoryForecast {
-        weights,
-        kv: kv_bytes(&spec, options, max_pages),
-        arenas: planned.memory.total() as u64,
-        scratch: scratch_bytes(&spec, capacity.tokens),
-        tokenizer: metadata_bytes(file),
-        loading,
-        mapped,
-        program: PROGRAM,
-    };
-    Ok((planned, forecast))
+    let tokenizer = metadata_bytes(file);
+    Ok((planned, MemoryForecast { devices, tokenizer, loading, mapped, program: PROGRAM }))
+}
+
+/// The plan of the largest step and what each device takes, the CPU first.
+pub(crate) fn device_memory(
+    spec: &ModelSpec,
+    options: &SessionOptions,
+    layout: &Layout,
+    backends: &Backends,
+) -> Result<(Plan, Vec<DeviceMemory>), Error> {
+    let capacity = stage_capacity(options, Stage::Full);
+    let max_pages = options.n_ctx.div_ceil(PAGE);
+    let graph = build_graph(spec, &GraphParams { stage: Stage::Full, capacity, max_pages }, 0)?;
+    let plan_options = PlanOptions { fuse: options.fusions, ..PlanOptions::new(capacity) };
+    let planned = layout.plan(graph, backends, plan_options)?;
+    let weights = layout.weights(spec, backends)?;
+    let kv_layers = layout.kv_layers(spec, backends)?;
+    let n_pages = max_pages as u64 * options.max_seqs as u64;
+    let mut list = Vec::new();
+    for tag in layout.tags() {
+        let placed = weights.iter().filter(|(_, tags)| tags.contains(&tag));
+        let pages = kv_layers.iter().filter(|&&(_, at)| at == tag).map(|(shape, _)| {
+            let (k, v) = options.kv_types.page_bytes(shape);
+            (k + v) as u64
+        });
+        list.push(DeviceMemory {
+            device: tag,
+            weights: placed.filter_map(|(w, _)| w.bytes()).sum(),
+            kv: n_pages.saturating_mul(pages.sum()),
+            arenas: planned.memory.bytes_on(tag) as u64,
+            scratch: scratch_bytes(spec, layout, tag, capacity.tokens),
+            free: backends.get(tag)?.memory().free,
+        });
+    }
+    Ok((planned, list))
 }
 
 /// Refuses a run that cannot fit, before anything is allocated.
 ///
 /// # Errors
-/// [`ErrorKind::Memory`] with both numbers, or as [`forecast`].
+/// [`ErrorKind::Memory`] with the device and both numbers, or as [`forecast`].
 pub fn check_memory(
     file: &ModelFile,
     options: &SessionOptions,
-    device: DeviceChoice,
+    layout: &Layout,
     load: LoadMode,
 ) -> Result<(), Error> {
-    let (_, memory) = forecast(file, options, device, load)?;
-    memory.fits(free_memory(device)?, options.n_ctx)
-}
-
-/// Bytes that are free on a device, if the system tells.
-///
-/// # Errors
-/// A device that is not there.
-pub fn free_memory(device: DeviceChoice) -> Result<Option<u64>, Error> {
-    Ok(devices::open(device, Some(1))?.memory().free)
-}
-
-fn kv_bytes(spec: &ModelSpec, options: &SessionOptions, max_pages: usize) -> u64 {
-    let per_page = spec.kv_shapes().map(|s| {
-        let (k, v) = options.kv_types.page_bytes(&s);
-        (k + v) as u64
-    });
-    (max_pages as u64 * options.max_seqs as u64).saturating_mul(per_page.sum())
+    forecast(file, options, layout, load)?.1.fits(options.n_ctx)
 }
 
 /// Activations are quantised once per matmul input: one byte per value and two floats per 32 of them,
 /// in a work space that is reused.
-fn scratch_bytes(spec: &ModelSpec, tokens: usize) -> u64 {
-    let widest = spec.layers.iter().map(|l| l.ffn.n_hidden().max(spec.n_embd)).max().unwrap_or(0);
+fn scratch_bytes(spec: &ModelSpec, layout: &Layout, tag: BackendTag, tokens: usize) -> u64 {
+    let here = |block: usize| layout.device_of(Some(block)) == tag;
+    let blocks = spec.layers.iter().enumerate().filter(|&(i, _)| here(i));
+    let in_blocks = blocks.map(|(_, l)| l.ffn.n_hidden().max(spec.n_embd));
+    let in_head = here(spec.layers.len()).then_some(spec.n_embd);
+    let widest = in_blocks.chain(in_head).max().unwrap_or(0);
     (tokens * widest * 5 / 4) as u64
 }
 

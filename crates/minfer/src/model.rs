@@ -1,13 +1,12 @@
 //! A model whose weights are on its devices, ready for sessions.
 
-use crate::devices::{self, DeviceChoice};
 use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
 use crate::load::{LoadMode, LoadProgress, load_weights};
-use minfer_graph::{BackendTag, Backends, Graph, PlanOptions, StepDims, WeightSpec, plan};
-use minfer_models::{GraphParams, ModelSpec, Stage, build_graph};
+use crate::placement::Layout;
+use minfer_graph::Backends;
+use minfer_models::ModelSpec;
 use minfer_text::Tokenizer;
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,8 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct LoadOptions<'a> {
     /// Threads of the CPU backend; the machine's limits decide if `None`.
     pub threads: Option<usize>,
-    /// Device.
-    pub device: DeviceChoice,
+    /// Which device runs which block, from [`Placement::resolve`](crate::Placement::resolve); the CPU runs all by
+    /// default.
+    pub layout: Layout,
     /// How the file is reached.
     pub load: LoadMode,
     /// Called as bytes arrive.
@@ -29,6 +29,7 @@ struct Inner {
     file: ModelFile,
     spec: ModelSpec,
     id: u64,
+    layout: Layout,
     backends: Mutex<Backends>,
     device: String,
 }
@@ -52,15 +53,17 @@ impl Model {
     /// Places the weights of an opened file.
     pub fn from_file(file: ModelFile, options: LoadOptions<'_>) -> Result<Model, Error> {
         let spec = file.spec()?;
-        let mut backends = Backends::new();
-        backends.push(devices::open(options.device, options.threads)?);
+        let layout = options.layout;
+        layout.check(&spec)?;
+        let mut backends = layout.open(options.threads)?;
         let id = fingerprint(&file);
-        let placed = place_weights(&spec, id, &backends)?;
+        let placed = layout.weights(&spec, &backends)?;
         let mut quiet = |_| {};
         let progress = options.progress.unwrap_or(&mut quiet);
         load_weights(&file, &placed, &mut backends, options.load, progress)?;
-        let device = backends.iter().map(|b| b.name()).collect::<Vec<_>>().join(" + ");
-        Ok(Model { inner: Arc::new(Inner { file, spec, id, backends: Mutex::new(backends), device }) })
+        let device = describe(&layout, &backends);
+        let backends = Mutex::new(backends);
+        Ok(Model { inner: Arc::new(Inner { file, spec, id, layout, backends, device }) })
     }
 
     /// The opened file.
@@ -76,6 +79,11 @@ impl Model {
     /// Tells models apart in graph uids.
     pub fn id(&self) -> u64 {
         self.inner.id
+    }
+
+    /// Which device runs which block.
+    pub fn layout(&self) -> &Layout {
+        &self.inner.layout
     }
 
     /// The devices it runs on, for people.
@@ -107,27 +115,11 @@ fn fingerprint(file: &ModelFile) -> u64 {
     hasher.finish()
 }
 
-/// Which weight goes to which devices: those of the nodes that read it in a plan.
-fn place_weights(
-    spec: &ModelSpec,
-    id: u64,
-    backends: &Backends,
-) -> Result<Vec<(WeightSpec, Vec<BackendTag>)>, Error> {
-    let capacity = StepDims { tokens: 1, outputs: 1, seqs: 1 };
-    let params = GraphParams { stage: Stage::Full, capacity, max_pages: 1 };
-    let graph = build_graph(spec, &params, id)?;
-    let planned = plan(graph, backends, &PlanOptions::new(capacity))?;
-    let mut tags: BTreeMap<usize, Vec<BackendTag>> = BTreeMap::new();
-    let live = planned.graph.live();
-    for node in planned.graph.nodes.iter().filter(|n| live[n.id]) {
-        for weight in node.op.weights() {
-            let list = tags.entry(weight.0).or_default();
-            list.extend(node.backend.filter(|t| !list.contains(t)));
-        }
-    }
-    Ok(tags.into_iter().map(|(w, list)| (weight_of(&planned.graph, w), list)).collect())
-}
-
-fn weight_of(graph: &Graph, index: usize) -> WeightSpec {
-    graph.weights[index].clone()
+/// Names of the devices, and what each runs if there are several.
+fn describe(layout: &Layout, backends: &Backends) -> String {
+    let one = |b: &dyn minfer_graph::Backend| match layout.shares() {
+        [] => b.name(),
+        _ => format!("{} ({})", b.name(), layout.describe(b.tag())),
+    };
+    backends.iter().map(one).collect::<Vec<_>>().join(" + ")
 }

@@ -5,9 +5,8 @@ use crate::error::{Error, ErrorKind};
 use crate::kv_cache::{KvCache, SeqId};
 use crate::model::Model;
 use minfer_graph::{
-    BackendScheduler, BackendTag, Backends, Counters, FusionSwitches, Graph, GraphAllocator, InputKind,
-    KvShape, KvStorage, KvType, KvTypes, NodeId, Op, PAGE, Plan, PlanOptions, SchedulerOptions, Step,
-    StepDims, plan, trace_plan,
+    BackendScheduler, Counters, FusionSwitches, Graph, GraphAllocator, InputKind, KvStorage, KvType, KvTypes,
+    NodeId, PAGE, Plan, PlanOptions, SchedulerOptions, Step, StepDims, trace_plan,
 };
 use minfer_models::{GraphParams, ModelSpec, Stage, build_graph};
 use std::collections::HashMap;
@@ -199,7 +198,7 @@ impl Session {
         let max_pages = options.n_ctx.div_ceil(PAGE);
         let n_pages = max_pages * options.max_seqs;
         let mut backends = model.backends()?;
-        let layers = kv_layers(model, &backends)?;
+        let layers = model.layout().kv_layers(model.spec(), &backends)?;
         let storage = KvStorage::new(&mut backends, &layers, n_pages, options.kv_types)?;
         drop(backends);
         let kv = KvCache::new(storage, n_pages, options.max_seqs, options.n_ctx);
@@ -528,7 +527,7 @@ impl Session {
         let graph = build_graph(self.model.spec(), &params, self.model.id())?;
         let mut backends = self.model.backends()?;
         let options = PlanOptions { fuse: self.options.fusions, ..PlanOptions::new(capacity) };
-        let plan = plan(graph, &backends, &options)?;
+        let plan = self.model.layout().plan(graph, &backends, options)?;
         if let Some(trace) = &self.options.graph_trace {
             trace(&trace_plan(&plan));
         }
@@ -568,19 +567,6 @@ pub(crate) fn stage_capacity(options: &SessionOptions, stage: Stage) -> StepDims
 
 fn missing_plan() -> Error {
     Error::new(ErrorKind::Internal, "a stage has no plan")
-}
-
-/// Each layer's KV shape with the device that its attention runs on.
-fn kv_layers(model: &Model, backends: &Backends) -> Result<Vec<(KvShape, BackendTag)>, Error> {
-    let capacity = StepDims { tokens: 1, outputs: 1, seqs: 1 };
-    let params = GraphParams { stage: Stage::Full, capacity, max_pages: 1 };
-    let graph = build_graph(model.spec(), &params, model.id())?;
-    let planned = plan(graph, backends, &PlanOptions::new(capacity))?;
-    let loads = planned.graph.nodes.iter().filter_map(|n| match n.op {
-        Op::KvLoad(shape) => n.backend.map(|tag| (shape, tag)),
-        _ => None,
-    });
-    Ok(loads.collect())
 }
 
 /// Cuts a batch into steps of at most `n_batch` tokens and `max_outputs` wanted rows. A sequence occurs at

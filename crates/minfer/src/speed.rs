@@ -4,7 +4,7 @@
 //! Only products, the KV cache and attention's scores are counted; norms, rotations and the like are not, nor the time
 //! between operations. A forecast of a small model is therefore too high.
 
-use crate::devices::{self, DeviceChoice};
+use crate::devices::cpu_backend;
 use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
 use crate::session::SessionOptions;
@@ -64,19 +64,19 @@ pub struct MachineRates {
     pub float: f64,
 }
 
-/// Measures the machine and forecasts a session's speed. Takes about a second; the model is not loaded.
+/// Measures the machine and forecasts a session's speed on the CPU alone. Takes about a second; the model is not
+/// loaded.
 ///
 /// # Errors
-/// Not a model that can be run, a device that is not there, or no memory for the measurement.
+/// Not a model that can be run, or no memory for the measurement.
 pub fn forecast_speed(
     file: &ModelFile,
     options: &SessionOptions,
-    device: DeviceChoice,
     threads: Option<usize>,
 ) -> Result<SpeedForecast, Error> {
     let spec = file.spec()?;
     options.check(&spec)?;
-    let cpu = devices::cpu(device, threads)?;
+    let cpu = cpu_backend(threads)?;
     let work = token_work(&spec, options);
     let machine = measure(&cpu, &spec, options, &work)
         .map_err(|e| Error::new(kind(&e), format!("measuring the machine: {e}")))?;

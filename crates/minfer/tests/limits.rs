@@ -4,7 +4,7 @@ mod common;
 
 use common::{ids, load, on_disk, session, session_with, tiny};
 use minfer::{
-    Batch, Control, DeviceChoice, ErrorKind, GenerateOptions, KvType, KvTypes, LoadMode, LoadOptions, Model,
+    Batch, Control, ErrorKind, GenerateOptions, KvType, KvTypes, Layout, LoadMode, LoadOptions, Model,
     ModelFile, Sampler, SamplerConfig, SeqId, Session, SessionOptions, Wanted,
 };
 use minfer_testkit::tiny::{TinySpec, Tokenizer, broken};
@@ -118,7 +118,20 @@ fn the_forecast_of_the_cache_is_what_a_session_allocates() {
         let session = session_with(&model, 64, 2, KvTypes { k, v });
         let opened = ModelFile::open(&file.path).unwrap();
         let (_, forecast) =
-            minfer::forecast(&opened, session.options(), DeviceChoice::Cpu, LoadMode::Read).unwrap();
-        assert_eq!(forecast.kv, session.kv_bytes(), "{k}, {v}");
+            minfer::forecast(&opened, session.options(), &Layout::default(), LoadMode::Read).unwrap();
+        assert_eq!(forecast.sum(|d| d.kv), session.kv_bytes(), "{k}, {v}");
+    }
+}
+
+/// Phi 3's factors for long contexts are weights that only such sessions read.
+#[test]
+fn sessions_beyond_the_original_context_find_their_factors() {
+    let file = tiny("phi3-short");
+    let model = load(&file, 1);
+    for n_ctx in [256, 1024] {
+        let options = SessionOptions { n_ctx, n_batch: 64, ..Default::default() };
+        let mut session = Session::new(&model, options).unwrap();
+        let seq = session.new_sequence().unwrap();
+        feed(&mut session, seq, &ids(5, 256, 0)).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{ids, session};
-use minfer::{Batch, Control, DeviceChoice, ErrorKind, LoadMode, LoadOptions, Model, ModelFile, Wanted};
+use minfer::{Batch, Control, ErrorKind, LoadMode, LoadOptions, Model, ModelFile, Wanted};
 use minfer_gguf::{TensorType, Value};
 use minfer_testkit::tiny::{TinyModel, TinySpec, Types};
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn write(parts: &[TinyModel]) -> TempDir {
 }
 
 fn last_row(path: &Path, load: LoadMode) -> Vec<u32> {
-    let options = LoadOptions { threads: Some(1), device: DeviceChoice::Cpu, load, ..LoadOptions::default() };
+    let options = LoadOptions { threads: Some(1), load, ..LoadOptions::default() };
     let model = Model::load(path, options).unwrap();
     let mut session = session(&model, 64, 1);
     let mut batch = Batch::new();

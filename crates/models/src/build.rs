@@ -75,6 +75,7 @@ fn body(b: &mut GraphBuilder, spec: &ModelSpec, params: &GraphParams) -> Result<
     let embedded = b.embed("token_embd", table, ids)?;
     let mut x = scaled(b, "embd_scaled", spec.embedding_scale, embedded)?;
     for (i, layer) in spec.layers.iter().enumerate() {
+        b.enter_block(Some(i));
         let name = |part: &str| format!("blk.{i}.{part}");
         let eps = spec.norm_eps;
         let normed = optional_norm(b, layer.attn_norm.as_ref(), eps, x)?;
@@ -94,10 +95,12 @@ fn body(b: &mut GraphBuilder, spec: &ModelSpec, params: &GraphParams) -> Result<
         let added = scaled(b, &name("ffn_scaled"), spec.residual_scale, added)?;
         x = b.add(&name("ffn_residual"), x, added)?;
     }
+    b.enter_block(Some(spec.layers.len()));
     norm(b, &spec.output_norm, spec.norm_eps, x)
 }
 
 fn head(b: &mut GraphBuilder, spec: &ModelSpec, hidden: usize) -> Result<usize, GraphError> {
+    b.enter_block(Some(spec.layers.len()));
     let weight = b.weight(spec.output.weight.clone());
     let mut logits = b.matmul(node_names::LOGITS, weight, ActPrecision::Int16, hidden)?;
     if let Some(bias) = &spec.output.bias {

@@ -4,8 +4,9 @@ use super::{megabytes, print, print_json};
 use crate::args::PlanArgs;
 use crate::inputs;
 use anyhow::Result;
+use minfer::graph::BackendTag;
 use minfer::models::ModelSpec;
-use minfer::{MemoryForecast, ModelFile, SessionOptions, SpeedForecast};
+use minfer::{DeviceMemory, Layout, MemoryForecast, ModelFile, SessionOptions, SpeedForecast};
 use serde_json::json;
 use std::fmt::Write;
 
@@ -14,27 +15,25 @@ struct Report {
     file: ModelFile,
     spec: ModelSpec,
     options: SessionOptions,
-    device: String,
+    layout: Layout,
     memory: MemoryForecast,
-    free: Option<u64>,
     speed: Option<SpeedForecast>,
 }
 
 pub fn run(args: &PlanArgs) -> Result<()> {
     let name = inputs::one_model(args.name.as_deref(), &args.model)?;
-    let device = args.model.device;
     let file = inputs::open_file(name, args.model.offline)?;
     let mut options = inputs::session_options(&file, &args.model)?;
     options.max_seqs = args.sequences;
-    let (plan, memory) = minfer::forecast(&file, &options, device, args.model.load.into())?;
-    let free = minfer::free_memory(device)?;
-    let fits = memory.fits(free, options.n_ctx);
-    let speed = match fits.is_ok() && !args.no_speed {
-        true => Some(minfer::forecast_speed(&file, &options, device, args.model.threads)?),
+    let layout = inputs::layout(&file, &options, &args.model)?;
+    let (_, memory) = minfer::forecast(&file, &options, &layout, args.model.load.into())?;
+    let fits = memory.fits(options.n_ctx);
+    // Only the CPU is measured.
+    let speed = match fits.is_ok() && !args.no_speed && layout.n_offloaded() == 0 {
+        true => Some(minfer::forecast_speed(&file, &options, args.model.threads)?),
         false => None,
     };
-    let device = plan.splits.first().map_or(String::new(), |s| s.backend.to_string());
-    let report = Report { spec: file.spec()?, file, options, device, memory, free, speed };
+    let report = Report { spec: file.spec()?, file, options, layout, memory, speed };
     if args.json {
         print_json(&as_json(&report))?;
     } else {
@@ -67,14 +66,23 @@ fn as_json(r: &Report) -> serde_json::Value {
         "parameters": r.spec.n_params(), "active_parameters": r.spec.n_active_params(),
         "n_ctx": o.n_ctx, "n_batch": o.n_batch, "sequences": o.max_seqs,
         "cache_type_k": o.kv_types.k.name(), "cache_type_v": o.kv_types.v.name(),
-        "devices": [{
-            "device": r.device, "weights": m.weights, "kv": m.kv, "arenas": m.arenas, "scratch": m.scratch,
-            "free": r.free,
-        }],
+        "devices": m.devices.iter().map(|d| device_json(r, d)).collect::<Vec<_>>(),
         "host": { "tokenizer": m.tokenizer, "program": m.program, "loading": m.loading, "mapped": m.mapped },
         "loading_peak": m.loading_peak(), "peak": m.peak(), "needed": m.needed(),
-        "fits": m.fits(r.free, o.n_ctx).is_ok(), "speed": speed,
+        "fits": m.fits(o.n_ctx).is_ok(), "speed": speed,
     })
+}
+
+fn device_json(r: &Report, d: &DeviceMemory) -> serde_json::Value {
+    json!({
+        "device": d.device.to_string(), "runs": runs(r, d), "weights": d.weights, "kv": d.kv, "arenas": d.arenas,
+        "scratch": d.scratch, "total": d.total(), "free": d.free,
+    })
+}
+
+/// What a device runs, if not everything.
+fn runs(r: &Report, d: &DeviceMemory) -> Option<String> {
+    (!r.layout.shares().is_empty()).then(|| r.layout.describe(d.device))
 }
 
 fn as_text(r: &Report) -> String {
@@ -97,23 +105,37 @@ fn as_text(r: &Report) -> String {
     text += &memory_text(r);
     if let Some(speed) = &r.speed {
         text += &speed_text(speed, o.n_ctx);
+    } else if r.layout.n_offloaded() > 0 {
+        text += "\nspeed: no forecast, only that of the cpu is measured\n";
     }
     text
 }
 
 fn memory_text(r: &Report) -> String {
     let m = &r.memory;
-    let fits = if m.fits(r.free, r.options.n_ctx).is_ok() { "fits" } else { "does not fit" };
-    let free = r.free.map_or("unknown".into(), |free| format!("{}: {fits}", megabytes(free)));
     let row = |what: &str, bytes: u64| format!("  {what:<26} {:>12}\n", megabytes(bytes));
-    let mut text = format!("memory on {}\n", r.device);
-    for (what, bytes) in [
-        ("weights", m.weights),
-        ("KV cache", m.kv),
-        ("values of the graph", m.arenas),
-        ("work space", m.scratch),
-    ] {
-        text += &row(what, bytes);
+    let free = |free: Option<u64>, fits: bool| {
+        let fits = if fits { "fits" } else { "does not fit" };
+        let free = free.map_or("unknown".into(), |free| format!("{}: {fits}", megabytes(free)));
+        format!("  {:<26} {free:>12}\n", "free")
+    };
+    let mut text = String::new();
+    for d in &m.devices {
+        let runs = runs(r, d).map_or(String::new(), |runs| format!(": {runs}"));
+        let _ = writeln!(text, "memory on {}{runs}", d.device);
+        for (what, bytes) in [
+            ("weights", d.weights),
+            ("KV cache", d.kv),
+            ("values of the graph", d.arenas),
+            ("work space", d.scratch),
+        ] {
+            text += &row(what, bytes);
+        }
+        // The CPU's comes last, with the program's.
+        if d.device != BackendTag::CPU {
+            text += &row("in all", d.total());
+            text += &free(d.free, d.fits());
+        }
     }
     text += "memory of the program\n";
     text += &row("vocabulary, metadata", m.tokenizer);
@@ -121,10 +143,10 @@ fn memory_text(r: &Report) -> String {
     let while_loading =
         if m.mapped > 0 { ("file, mapped", m.mapped) } else { ("largest tensor, read", m.loading) };
     text += &row(while_loading.0, while_loading.1);
-    text += "in all\n";
+    text += if m.devices.len() == 1 { "in all\n" } else { "memory of the host in all\n" };
     text += &row("most while loading", m.loading_peak());
     text += &row("most", m.peak());
-    let _ = writeln!(text, "  {:<26} {free:>12}", "free");
+    text += &free(m.free(), m.free().is_none_or(|free| m.needed() <= free));
     text
 }
 

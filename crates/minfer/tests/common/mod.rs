@@ -1,7 +1,7 @@
 //! Tiny models on disk for the tests of the library.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use minfer::{DeviceChoice, KvType, KvTypes, LoadOptions, Model, Session, SessionOptions};
+use minfer::{KvType, KvTypes, LoadOptions, Model, Session, SessionOptions};
 use minfer_testkit::tiny::TinySpec;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -24,7 +24,7 @@ pub fn tiny(family: &str) -> OnDisk {
 }
 
 pub fn load(file: &OnDisk, threads: usize) -> Model {
-    let options = LoadOptions { threads: Some(threads), device: DeviceChoice::Cpu, ..LoadOptions::default() };
+    let options = LoadOptions { threads: Some(threads), ..LoadOptions::default() };
     Model::load(&file.path, options).unwrap()
 }
 
