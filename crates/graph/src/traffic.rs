@@ -4,8 +4,8 @@ use crate::backend::BackendTag;
 use crate::graph::NodeId;
 use crate::memory::node_bytes;
 use crate::plan::Plan;
+use crate::schedule::Action;
 use crate::shape::StepDims;
-use std::collections::HashSet;
 
 /// The step that makes one token of one sequence.
 pub const ONE_TOKEN: StepDims = StepDims { tokens: 1, outputs: 1, seqs: 1 };
@@ -30,16 +30,22 @@ impl CrossCopy {
     }
 }
 
-/// The copies of a step in their order. A value that several splits of a device read is copied there once.
+/// The copies of the schedule in their order.
 pub fn cross_copies(plan: &Plan) -> Vec<CrossCopy> {
-    let mut there = HashSet::new();
-    let mut copies = Vec::new();
-    for (split, s) in plan.splits.iter().enumerate() {
-        for &node in &s.inputs {
-            let Some(from) = plan.graph.node(node).backend.filter(|&tag| tag != s.backend) else { continue };
-            if there.insert((node, s.backend)) {
-                copies.push(CrossCopy { split, node, from, to: s.backend });
+    let mut copies: Vec<CrossCopy> = Vec::new();
+    let mut ahead = 0;
+    for action in &plan.schedule {
+        match *action {
+            Action::Copy { value, to } => {
+                // A value that is copied has a device: it was assigned.
+                let from = plan.graph.node(value).backend.unwrap_or(to);
+                copies.push(CrossCopy { split: 0, node: value, from, to });
             }
+            Action::Run { split } => {
+                copies[ahead..].iter_mut().for_each(|copy| copy.split = split);
+                ahead = copies.len();
+            }
+            Action::Sync(_) | Action::Drain(_) => {}
         }
     }
     copies
