@@ -81,7 +81,9 @@ impl<'a> Simulation<'a> {
     fn hazard(&self, reader: NodeId, value: NodeId, kind: HazardKind) -> Hazard {
         let written = match kind {
             HazardKind::Overwritten(by) => self.bytes(by),
-            HazardKind::WritesOverSource | HazardKind::SharedInput => self.bytes(reader),
+            HazardKind::WritesOverSource | HazardKind::OneBuffer | HazardKind::SharedInput => {
+                self.bytes(reader)
+            }
             _ => None,
         };
         Hazard { reader, value, kind, read: self.bytes(value), written }
@@ -97,7 +99,9 @@ impl<'a> Simulation<'a> {
                 Location::Arena { slot, offset, bytes } if node.dtype != DType::Kv => {
                     let arena = self.plan.memory.arena(place.backend).ok_or_else(misses)?;
                     let inside = arena.slots.get(slot).is_some_and(|&size| offset + bytes <= size);
-                    if !inside || bytes < node_bytes(node, self.plan.capacity) {
+                    let aligned =
+                        offset.is_multiple_of(arena.rules.alignment) && bytes <= arena.rules.max_binding;
+                    if !inside || !aligned || bytes < node_bytes(node, self.plan.capacity) {
                         return Err(misses());
                     }
                 }
@@ -210,13 +214,18 @@ impl<'a> Simulation<'a> {
             return Err(self.hazard(node.id, value, HazardKind::NotStaged));
         }
         let (Some(read), Some(written)) = (self.bytes(value), self.bytes(node.id)) else { return Ok(false) };
-        if !read.meets(written) {
-            return Ok(false);
+        let rules = self.plan.memory.arena(tag).map(|a| a.rules);
+        let over = read.meets(written);
+        let allowed = rules.is_some_and(|r| r.in_place) && node.op.in_place_sources().contains(&i);
+        if over && !(read == written && allowed) {
+            return Err(self.hazard(node.id, value, HazardKind::WritesOverSource));
         }
-        match read == written && node.op.in_place_sources().contains(&i) {
-            true => Ok(true),
-            false => Err(self.hazard(node.id, value, HazardKind::WritesOverSource)),
+        let empty = read.from == read.to || written.from == written.to;
+        let one_buffer = (read.backend, read.slot) == (written.backend, written.slot) && !empty;
+        if one_buffer && !over && !rules.is_some_and(|r| r.read_write_one_buffer) {
+            return Err(self.hazard(node.id, value, HazardKind::OneBuffer));
         }
+        Ok(over)
     }
 
     /// Whether a value is whole where it was made.

@@ -48,11 +48,14 @@ pub enum HazardKind {
     InsideWindow,
     /// The bytes of the value now belong to another node.
     Overwritten(NodeId),
-    /// The node writes over a source that it still reads, other than in place.
+    /// The node writes over a source that it still reads, other than in place, or where its device
+    /// does not write in place.
     WritesOverSource,
+    /// The node reads and writes one buffer, on a device that cannot.
+    OneBuffer,
     /// An input, which is filled before the step, shares bytes with another value.
     SharedInput,
-    /// The node has no memory, or too little, or memory outside its arena.
+    /// The node has no memory, or too little, or memory outside its arena, not aligned, or too long to be bound.
     NoMemory,
     /// The copy has no buffer that was planned for it.
     NoStaging,
@@ -72,12 +75,15 @@ impl HazardKind {
             }
             HazardKind::Overwritten(_) => "bytes are not used again before their last reader",
             HazardKind::WritesOverSource => {
-                "a node overwrites a source only in place, where its op allows that"
+                "a node overwrites a source only in place, where op and device allow that"
             }
+            HazardKind::OneBuffer => "a node reads and writes one buffer only where its device can",
             HazardKind::SharedInput => {
                 "inputs are filled before the first node, so they share memory with nothing"
             }
-            HazardKind::NoMemory => "a live value has bytes of its size within its arena",
+            HazardKind::NoMemory => {
+                "a live value has bytes of its size within its arena, as its device wants them"
+            }
             HazardKind::NoStaging => "a copy goes to a buffer that was planned for it",
             HazardKind::Misplaced => "every live node runs exactly once, where its memory is",
         }

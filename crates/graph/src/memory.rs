@@ -46,6 +46,8 @@ pub struct Placement {
 pub struct Arena {
     /// The backend.
     pub backend: BackendTag,
+    /// What it asks of places in it.
+    pub rules: BufferRules,
     /// Bytes of each buffer. More than one where a kernel may not read and write the same buffer.
     pub slots: Vec<usize>,
     /// Most bytes alive at one node: no plan can do with less.
@@ -280,7 +282,7 @@ fn plan_arena(
     for item in &items {
         write_chain(graph, times, tag, capacity, item, plan);
     }
-    plan.arenas.push(Arena { backend: tag, slots, live_peak, unshared, byte_nodes });
+    plan.arenas.push(Arena { backend: tag, rules, slots, live_peak, unshared, byte_nodes });
     Ok(())
 }
 

@@ -48,6 +48,10 @@ pub enum Mutation {
     ShareInputs,
     /// A node is put over a part of one of its sources.
     OverwriteSource,
+    /// A node is put into the buffer of one of its sources, where its device does not read and write one buffer.
+    ShareBuffer,
+    /// A value does not begin where its device wants it to.
+    Misalign,
     /// A value's buffer is too small.
     ShrinkBuffer,
     /// A value lies behind the end of its arena.
@@ -60,7 +64,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All kinds.
-    pub const ALL: [Mutation; 25] = [
+    pub const ALL: [Mutation; 27] = [
         Mutation::DropSync,
         Mutation::SyncAnother,
         Mutation::DrainEarly,
@@ -82,6 +86,8 @@ impl Mutation {
         Mutation::ShareInput,
         Mutation::ShareInputs,
         Mutation::OverwriteSource,
+        Mutation::ShareBuffer,
+        Mutation::Misalign,
         Mutation::ShrinkBuffer,
         Mutation::LeaveArena,
         Mutation::DropBuffer,
@@ -141,6 +147,28 @@ impl Mutation {
                 let slots = plan.memory.arena(plan.memory.nodes[node]?.backend)?.slots.clone();
                 let (slot, offset, bytes) = arena_place(&mut broken, node)?;
                 (*offset + *bytes + 4 <= slots[*slot] && *bytes > 4).then(|| *offset += 4)?;
+            }
+            Mutation::ShareBuffer => {
+                let &(source, node) = pick(rng, &sites.edges)?;
+                let arena = plan.memory.arena(plan.memory.nodes[node]?.backend)?;
+                let (kept, _, _) = arena_place(&mut broken, source).map(|(s, o, b)| (*s, *o, *b))?;
+                let (slot, offset, bytes) = arena_place(&mut broken, node)?;
+                // Behind everything else there, so that nothing but the buffer is shared.
+                let wanted = !arena.rules.read_write_one_buffer && *slot != kept && *bytes > 0;
+                wanted.then(|| {
+                    (*slot, *offset) = (kept, arena.slots[kept].next_multiple_of(arena.rules.alignment))
+                })?;
+                let size = *offset + *bytes;
+                broken.memory.arenas.iter_mut().find(|a| a.backend == arena.backend)?.slots[kept] = size;
+            }
+            Mutation::Misalign => {
+                let &id = pick(rng, &sites.values)?;
+                let arena = plan.memory.arena(plan.memory.nodes[id]?.backend)?;
+                let (slot, offset, bytes) = arena_place(&mut broken, id)?;
+                let wanted = arena.rules.alignment > 4 && *bytes > 0;
+                wanted.then(|| *offset = arena.slots[*slot] + 4)?;
+                let (slot, size) = (*slot, *offset + *bytes);
+                broken.memory.arenas.iter_mut().find(|a| a.backend == arena.backend)?.slots[slot] = size;
             }
             Mutation::ShrinkBuffer => {
                 let &id = pick(rng, &sites.values)?;

@@ -134,7 +134,7 @@ pub fn random_graph(seed: u64) -> Result<Graph, GraphError> {
     for i in 0..12 + rng.below(12) {
         let pick = |rng: &mut Rng| values[values.len() - 1 - rng.below(values.len().min(6))];
         let (x, y) = (pick(&mut rng), pick(&mut rng));
-        let value = match rng.below(12) {
+        let value = match rng.below(16) {
             0 if layers < 2 => {
                 layers += 1;
                 let n = b.rms_norm("attn_norm", None, 1e-5, x)?;
@@ -199,6 +199,13 @@ fn random_op(
             let bias = matrix(b, &format!("b.{i}"), 1, COLS);
             b.add_bias(&name, bias, x)
         }
+        11 => {
+            let g = b.push(&format!("gelu.{i}"), Op::Gelu, &[x])?;
+            let p = b.mul(&name, g, y)?;
+            product(b, p)
+        }
+        12 => b.push(&name, Op::Scale { factor: 0.5 }, &[x]),
+        13 => b.push(&name, Op::SoftCap { cap: 2.0 }, &[x]),
         _ => b.add(&name, y, x),
     }
 }
