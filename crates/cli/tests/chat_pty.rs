@@ -31,7 +31,7 @@ impl Chat {
         spec.n_ctx = 1 << 15;
         let mut tiny = spec.build().unwrap();
         // Control tokens have the lowest ids. With zeros for them the best token is another, and no answer ends by itself.
-        let row = spec.n_embd * size_of::<f32>();
+        let row = spec.shape.n_embd * size_of::<f32>();
         tiny.tensor_mut("output.weight").unwrap().bytes[..vocab::CONTROL.len() * row].fill(0);
         let path = write(folder.path(), "m.gguf", &tiny.to_bytes().unwrap());
         let model = path.to_str().unwrap().to_owned();

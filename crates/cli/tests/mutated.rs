@@ -17,7 +17,7 @@ fn damaged_files_end_well() {
     for seed in 0..FILES {
         let family = FAMILIES[seed as usize % FAMILIES.len()];
         let n_layer = family.shape.min_layers;
-        let whole = TinySpec { n_layer, ..TinySpec::new(family).with_vocab() }.to_bytes().unwrap();
+        let whole = TinySpec::new(family).with_vocab().with_layers(n_layer).to_bytes().unwrap();
         let damaged = mutate::mutation(&whole, 10_000 + seed);
         let path = write(folder.path(), "damaged.gguf", &damaged.bytes);
         let o =

@@ -95,7 +95,7 @@ pub fn run(alloc: &PeakAlloc, first: u64, cases: u64, time: Option<Duration>) ->
 /// A file as small as a family allows, with a vocabulary.
 fn small(spec: TinySpec) -> Result<Vec<u8>, String> {
     let n_layer = spec.family.shape.min_layers;
-    TinySpec { n_layer, ..spec.with_vocab() }.to_bytes().map_err(|e| e.to_string())
+    spec.with_vocab().with_layers(n_layer).to_bytes().map_err(|e| e.to_string())
 }
 
 /// Takes one file all the way, and looks at how that ended.

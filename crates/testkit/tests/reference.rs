@@ -126,17 +126,17 @@ fn build(g: &mut GraphBuilder, spec: &TinySpec, w: &HashMap<String, WeightId>) -
     let table = g.input("table", InputKind::PageTable { group: 0 }, 4);
     let rope = Rope {
         style: if spec.family.arch == "llama" { RopeStyle::Interleaved } else { RopeStyle::Halves },
-        head_dim: spec.head_dim,
-        n_rot: spec.head_dim,
+        head_dim: spec.shape.head_dim,
+        n_rot: spec.shape.head_dim,
         base: spec.family.base,
         freq_scale: 1.0,
         factors: w.get("rope_freqs.weight").copied(),
         yarn: None,
         magnitude: 1.0,
     };
-    let (n_head, n_kv_head, d) = (spec.n_head, spec.n_kv_head, spec.head_dim);
+    let (n_head, n_kv_head, d) = (spec.shape.n_head, spec.shape.n_kv_head, spec.shape.head_dim);
     let mut x = g.embed("embed", w["token_embd.weight"], tokens)?;
-    for layer in 0..spec.n_layer {
+    for layer in 0..spec.shape.n_layer {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let weight = |part: &str| w[&name(&format!("{part}.weight"))];
         let project = |g: &mut GraphBuilder, part: &str, x| {
@@ -181,8 +181,8 @@ fn run(m: &Model, ids: &[u32], chunks: &[usize], pages: &[i32; 4]) -> Vec<f32> {
     for spec in &m.graph.weights {
         b.load_weight(spec, &m.weights[&spec.name]).unwrap();
     }
-    let region = 4 * m.spec.n_kv_head * m.spec.head_dim * PAGE * 4;
-    let kv: Vec<KvPair> = (0..m.spec.n_layer)
+    let region = 4 * m.spec.shape.n_kv_head * m.spec.shape.head_dim * PAGE * 4;
+    let kv: Vec<KvPair> = (0..m.spec.shape.n_layer)
         .map(|_| {
             let (k, v) = (whole(&mut b, region), whole(&mut b, region));
             KvPair { k, v, ty: KvType::F32.into(), n_pages: 4 }
@@ -229,7 +229,7 @@ fn a_model_on_the_reference_agrees_with_the_naive_pass() {
     let mut rng = Rng::new(3);
     let ids: Vec<u32> = (0..90).map(|_| rng.below(256) as u32).collect();
     for family in [family::LLAMA, family::LLAMA3_ROPE, family::QWEN2] {
-        let m = model(TinySpec { n_layer: 2, ..TinySpec::new(family) });
+        let m = model(TinySpec::new(family).with_layers(2));
         let logits = run(&m, &ids, &[90], &[0, 1, 2, 3]);
         let naive = NaiveModel::parse(&m.spec.to_bytes().unwrap()).unwrap().log_probs(&ids, None).unwrap();
         let actual: Vec<f64> = logits.chunks(256).flat_map(log_softmax).collect();

@@ -72,7 +72,7 @@ pub struct Broken {
 type Change = fn(&mut TinyModel, &str) -> Result<(), TinyError>;
 
 /// Changes that the loader of any family of [`super::FAMILIES`] must refuse. The text is the architecture.
-const CHANGES: [(&str, Change); 17] = [
+const CHANGES: [(&str, Change); 18] = [
     ("unknown architecture", |m, _| {
         m.set("general.architecture", "mystery");
         Ok(())
@@ -95,6 +95,7 @@ const CHANGES: [(&str, Change); 17] = [
     ("KV heads that don't divide the heads", |m, arch| set(m, arch, "attention.head_count_kv", 5u32)),
     ("odd rope dimension", |m, arch| set(m, arch, "rope.dimension_count", 15u32)),
     ("rope dimension above the head's", |m, arch| set(m, arch, "rope.dimension_count", 1024u32)),
+    ("original context of zero", |m, arch| set(m, arch, "rope.scaling.original_context_length", 0u32)),
     ("more blocks than there are", |m, arch| set(m, arch, "block_count", 1000u32)),
     ("huge embedding length", |m, arch| set(m, arch, "embedding_length", u32::MAX)),
     ("head count is text", |m, arch| set(m, arch, "attention.head_count", "six")),

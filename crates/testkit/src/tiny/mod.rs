@@ -10,7 +10,7 @@ mod parts;
 pub mod vocab;
 mod weights;
 
-pub use family::{FAMILIES, Family};
+pub use family::{FAMILIES, Family, Shape};
 pub use mutate::mutate;
 
 use minfer_gguf::{FormatError, GgufError, TensorType, Value, Writer, encode_row};
@@ -68,20 +68,8 @@ pub enum Tokenizer {
 pub struct TinySpec {
     /// The family.
     pub family: Family,
-    /// Model width.
-    pub n_embd: usize,
-    /// Blocks.
-    pub n_layer: usize,
-    /// Width of the feed-forward part.
-    pub n_ff: usize,
-    /// Width of an expert, where that is a size of its own.
-    pub n_ff_expert: usize,
-    /// Query heads.
-    pub n_head: usize,
-    /// KV heads.
-    pub n_kv_head: usize,
-    /// Values per head.
-    pub head_dim: usize,
+    /// Sizes.
+    pub shape: Shape,
     /// `context_length`.
     pub n_ctx: usize,
     /// Tensor types.
@@ -97,16 +85,9 @@ pub struct TinySpec {
 impl TinySpec {
     /// The family's usual sizes in F32.
     pub const fn new(family: Family) -> Self {
-        let shape = family.shape;
         TinySpec {
             family,
-            n_embd: shape.n_embd,
-            n_layer: shape.n_layer,
-            n_ff: shape.n_ff,
-            n_ff_expert: shape.n_ff_expert,
-            n_head: shape.n_head,
-            n_kv_head: shape.n_kv_head,
-            head_dim: shape.head_dim,
+            shape: family.shape,
             n_ctx: 1024,
             types: Types::all(TensorType::F32),
             tied: family.tied,
@@ -139,17 +120,22 @@ impl TinySpec {
     /// Sizes that are multiples of 256, for K-quants: width 256, feed-forward 512, experts 256, 8 over 2
     /// heads of 32, as few blocks as show all kinds of layers (2 in most families).
     pub const fn wide(self) -> Self {
-        let n_layer = self.family.shape.min_layers;
-        TinySpec {
+        let shape = Shape {
             n_embd: 256,
             n_ff: 512,
             n_ff_expert: 256,
             n_head: 8,
             n_kv_head: 2,
             head_dim: 32,
-            n_layer,
-            ..self
-        }
+            n_layer: self.shape.min_layers,
+            ..self.shape
+        };
+        TinySpec { shape, ..self }
+    }
+
+    /// With this number of blocks.
+    pub const fn with_layers(self, n_layer: usize) -> Self {
+        TinySpec { shape: Shape { n_layer, ..self.shape }, ..self }
     }
 
     /// With these tensor types.
@@ -179,7 +165,7 @@ impl TinySpec {
     pub fn build(&self) -> Result<TinyModel, TinyError> {
         let mut model = TinyModel { metadata: self.metadata(), tensors: Vec::new() };
         self.add_tables(&mut model)?;
-        for layer in 0..self.n_layer {
+        for layer in 0..self.shape.n_layer {
             self.add_block(&mut model, layer)?;
         }
         Ok(model)

@@ -356,13 +356,15 @@ fn append(out: &mut Vec<u8>, _: &[Field], _: usize, rng: &mut Rng) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tiny::TinySpec;
+    use crate::tiny::{Shape, TinySpec};
     use minfer_gguf::Gguf;
     use std::collections::HashSet;
 
     #[test]
     fn mutations_are_new_varied_and_the_same_each_time() {
-        let spec = TinySpec { n_layer: 1, n_embd: 32, n_ff: 32, ..TinySpec::llama().with_vocab() };
+        let spec = TinySpec::llama().with_vocab();
+        let shape = Shape { n_layer: 1, n_embd: 32, n_ff: 32, ..spec.shape };
+        let spec = TinySpec { shape, ..spec };
         let whole = spec.to_bytes().unwrap();
         let (mut seen, mut refused) = (HashSet::new(), 0);
         let n = 1000;

@@ -20,18 +20,18 @@ impl TinySpec {
             add("vocab_size", number(self.n_vocab()));
         }
         add("context_length", number(self.n_ctx));
-        add("embedding_length", number(self.n_embd));
-        add("block_count", number(self.n_layer));
-        add("feed_forward_length", number(self.n_ff));
-        add("attention.head_count", number(self.n_head));
-        add("attention.head_count_kv", number(self.n_kv_head));
+        add("embedding_length", number(self.shape.n_embd));
+        add("block_count", number(self.shape.n_layer));
+        add("feed_forward_length", number(self.shape.n_ff));
+        add("attention.head_count", number(self.shape.n_head));
+        add("attention.head_count_kv", number(self.shape.n_kv_head));
         add("attention.layer_norm_rms_epsilon", 1e-6f32.into());
         if family.base_key {
             add("rope.freq_base", family.base.into());
         }
         if family.head_keys {
-            add("attention.key_length", number(self.head_dim));
-            add("attention.value_length", number(self.head_dim));
+            add("attention.key_length", number(self.shape.head_dim));
+            add("attention.value_length", number(self.shape.head_dim));
         }
         if family.rope_dim != RopeDim::Unsaid {
             add("rope.dimension_count", number(self.n_rot()));
@@ -40,7 +40,7 @@ impl TinySpec {
             add("expert_count", number(experts.count));
             add("expert_used_count", number(experts.used));
             if experts.width_key {
-                add("expert_feed_forward_length", number(self.n_ff_expert));
+                add("expert_feed_forward_length", number(self.shape.n_ff_expert));
             }
         }
         for (key, value) in family.keys {
@@ -49,7 +49,7 @@ impl TinySpec {
                 Key::F32(v) => v.into(),
                 Key::Text(v) => v.into(),
                 Key::Layers(pattern) => {
-                    let list: Vec<bool> = pattern.iter().copied().cycle().take(self.n_layer).collect();
+                    let list: Vec<bool> = pattern.iter().copied().cycle().take(self.shape.n_layer).collect();
                     list.into()
                 }
             };
@@ -64,11 +64,11 @@ impl TinySpec {
 
     /// Rotated values of a head.
     fn n_rot(&self) -> usize {
-        if self.family.rope_dim == RopeDim::Part { self.head_dim * 3 / 4 } else { self.head_dim }
+        if self.family.rope_dim == RopeDim::Part { self.shape.head_dim * 3 / 4 } else { self.shape.head_dim }
     }
 
     pub(super) fn add_tables(&self, model: &mut TinyModel) -> Result<(), TinyError> {
-        let (rows, cols) = (self.n_vocab(), self.n_embd);
+        let (rows, cols) = (self.n_vocab(), self.shape.n_embd);
         // A tied table serves as the output head too, which wants the smaller values.
         let gain = if self.tied { 1.0 } else { (cols as f64).sqrt() };
         self.matrix(model, "token_embd.weight", self.types.embed, [rows, cols], gain)?;
@@ -102,7 +102,7 @@ impl TinySpec {
             Norms::PostAttentionForFfn => &["attn_norm", "post_attention_norm"],
         };
         for norm in norms {
-            self.vector(model, &name(norm), self.n_embd, 1.0, 0.2)?;
+            self.vector(model, &name(norm), self.shape.n_embd, 1.0, 0.2)?;
         }
         self.add_attention(model, layer)?;
         match self.family.experts {
@@ -113,8 +113,8 @@ impl TinySpec {
 
     fn add_attention(&self, model: &mut TinyModel, layer: usize) -> Result<(), TinyError> {
         let name = |part: &str| format!("blk.{layer}.{part}");
-        let (family, ty, embd) = (&self.family, self.types.attn, self.n_embd);
-        let (q, kv) = (self.n_head * self.head_dim, self.n_kv_head * self.head_dim);
+        let (family, ty, embd) = (&self.family, self.types.attn, self.shape.n_embd);
+        let (q, kv) = (self.shape.n_head * self.shape.head_dim, self.shape.n_kv_head * self.shape.head_dim);
         // Large values of q and k make the scores peaked; where they are normalised, the norms do.
         let gain = if family.qk_norm == QkNorm::None { 2.0 } else { 1.0 };
         if family.fused {
@@ -135,7 +135,7 @@ impl TinySpec {
         }
         let (q_norm, k_norm) = match family.qk_norm {
             QkNorm::None => (0, 0),
-            QkNorm::Head => (self.head_dim, self.head_dim),
+            QkNorm::Head => (self.shape.head_dim, self.shape.head_dim),
             QkNorm::Row => (q, kv),
         };
         if family.qk_norm != QkNorm::None {
@@ -143,14 +143,14 @@ impl TinySpec {
             self.vector(model, &name("attn_k_norm.weight"), k_norm, 1.8, 0.3)?;
         }
         if family.sinks {
-            self.vector(model, &name("attn_sinks.weight"), self.n_head, 4.0, 2.0)?;
+            self.vector(model, &name("attn_sinks.weight"), self.shape.n_head, 4.0, 2.0)?;
         }
         Ok(())
     }
 
     fn add_feed_forward(&self, model: &mut TinyModel, layer: usize) -> Result<(), TinyError> {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let (embd, ff, ty, gain) = (self.n_embd, self.n_ff, self.types.ffn, self.family.ff_gain);
+        let (embd, ff, ty, gain) = (self.shape.n_embd, self.shape.n_ff, self.types.ffn, self.family.ff_gain);
         if self.family.fused {
             self.matrix(model, &name("ffn_up"), ty, [2 * ff, embd], gain)?;
         } else {
@@ -162,8 +162,8 @@ impl TinySpec {
 
     fn add_experts(&self, model: &mut TinyModel, layer: usize, experts: Experts) -> Result<(), TinyError> {
         let name = |part: &str| format!("blk.{layer}.{part}");
-        let (embd, count, gain) = (self.n_embd, experts.count, self.family.ff_gain);
-        let ff = if experts.width_key { self.n_ff_expert } else { self.n_ff };
+        let (embd, count, gain) = (self.shape.n_embd, experts.count, self.family.ff_gain);
+        let ff = if experts.width_key { self.shape.n_ff_expert } else { self.shape.n_ff };
         self.matrix(model, &name("ffn_gate_inp.weight"), TensorType::F32, [count, embd], 2.0)?;
         let parts = [
             ("ffn_gate_exps", ff, embd, gain),
