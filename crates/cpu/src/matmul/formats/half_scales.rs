@@ -60,3 +60,40 @@ pub fn put_fives(bytes: &mut [u8], codes: &[u8; BLOCK]) {
     bytes[..4].copy_from_slice(&fifth.to_le_bytes());
     put_nibbles(&mut bytes[4..], codes);
 }
+
+/// The items of a [`Format`](crate::matmul::format::Format) whose header is a half-precision scale and nothing else, at
+/// the start of the file's blocks.
+///
+/// A macro and not functions to be called: kernels are compiled with the features of a CPU, which a generic step in
+/// between may lose.
+macro_rules! alone {
+    () => {
+        const HEAD: usize = 16;
+        const MINIMUM: $crate::matmul::format::Minimum = $crate::matmul::format::Minimum::None;
+        type Head<S: $crate::simd::Simd> = ();
+
+        #[inline(always)]
+        fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
+            $crate::matmul::formats::half_scales::pack(blocks, 0, head);
+        }
+
+        fn put_head(head: &[u8], row: usize, block: &mut [u8]) {
+            $crate::matmul::formats::half_scales::put(head, row, block, 0);
+        }
+
+        #[inline(always)]
+        fn head<S: $crate::simd::Simd>(_s: S, _packed: &[u8]) {}
+
+        #[inline(always)]
+        fn scales<S: $crate::simd::Simd>(
+            s: S,
+            packed: &[u8],
+            _head: &(),
+            _sub: usize,
+        ) -> $crate::matmul::format::Scales<S> {
+            let scale = $crate::matmul::formats::half_scales::load(s, packed);
+            $crate::matmul::formats::half_scales::scales(s, scale, s.zero())
+        }
+    };
+}
+pub(super) use alone;

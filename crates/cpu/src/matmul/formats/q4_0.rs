@@ -1,9 +1,8 @@
 //! Q4_0: a scale and nibbles around 8.
 
 use super::half_scales;
-use crate::matmul::format::{BLOCK, Format, Minimum, Product, Scales};
+use crate::matmul::format::{BLOCK, Format, Product};
 use crate::matmul::planes::Bits4;
-use crate::simd::Simd;
 use minfer_gguf::TensorType;
 
 /// The format.
@@ -12,10 +11,7 @@ pub struct Q4_0;
 impl Format for Q4_0 {
     const TYPE: TensorType = TensorType::Q4_0;
     type Bits = Bits4;
-    const HEAD: usize = 16;
     const PRODUCT: Product = Product::Zero8;
-    const MINIMUM: Minimum = Minimum::None;
-    type Head<S: Simd> = ();
 
     #[inline(always)]
     fn codes(block: &[u8], _sub: usize) -> [u8; BLOCK] {
@@ -26,20 +22,5 @@ impl Format for Q4_0 {
         half_scales::put_nibbles(&mut block[2..], codes);
     }
 
-    #[inline(always)]
-    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
-        half_scales::pack(blocks, 0, head);
-    }
-
-    fn put_head(head: &[u8], row: usize, block: &mut [u8]) {
-        half_scales::put(head, row, block, 0);
-    }
-
-    #[inline(always)]
-    fn head<S: Simd>(_s: S, _packed: &[u8]) {}
-
-    #[inline(always)]
-    fn scales<S: Simd>(s: S, packed: &[u8], _head: &(), _sub: usize) -> Scales<S> {
-        half_scales::scales(s, half_scales::load(s, packed), s.zero())
-    }
+    half_scales::alone!();
 }
