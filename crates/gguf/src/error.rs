@@ -158,13 +158,29 @@ fn hint(magic: &[u8; 4]) -> &'static str {
     }
 }
 
-/// A name out of an untrusted file, fit for a terminal: control characters escaped, at most 100 characters.
-fn shown(name: &str) -> String {
-    let mut text: String = name.chars().take(100).flat_map(char::escape_debug).collect();
-    if name.chars().nth(100).is_some() {
-        text.push('…');
+/// A name out of an untrusted file, between quotation marks: what [`printable`] escapes and the marks themselves
+/// escaped, at most 100 characters.
+pub(crate) fn shown(name: &str) -> String {
+    shortened(name, 100, |c| c.escape_debug().collect())
+}
+
+/// A text that an untrusted file may have a part in, fit for a terminal: control and other invisible characters escaped
+/// as Rust does it, at most `most` characters of the text and `…` if there are more. A text without such characters,
+/// such as one that was escaped already, stays as it is.
+pub fn printable(text: &str, most: usize) -> String {
+    shortened(text, most, |c| match c {
+        '"' | '\'' | '\\' => c.to_string(),
+        c => c.escape_debug().collect(),
+    })
+}
+
+/// The first `most` characters of a text, each as `spell` spells it.
+fn shortened(text: &str, most: usize, spell: impl Fn(char) -> String) -> String {
+    let mut out: String = text.chars().take(most).map(spell).collect();
+    if text.chars().nth(most).is_some() {
+        out.push('…');
     }
-    text
+    out
 }
 
 /// Why a row can't be decoded or encoded.
@@ -209,4 +225,18 @@ pub enum FormatError {
         /// The element, as text.
         value: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{printable, shown};
+
+    #[test]
+    fn what_a_file_says_moves_no_cursor_and_has_an_end() {
+        assert_eq!(printable("a\u{1b}[2J\n\u{9b}\u{202e}é\"\\", 99), "a\\u{1b}[2J\\n\\u{9b}\\u{202e}é\"\\");
+        assert_eq!(printable("ééé", 2), "éé…");
+        let once = printable("a\tb", 99);
+        assert_eq!(printable(&once, 99), once);
+        assert_eq!(shown("a\"\t"), "a\\\"\\t");
+    }
 }

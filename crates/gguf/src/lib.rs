@@ -22,7 +22,7 @@ mod types;
 mod value;
 mod writer;
 
-pub use error::{FormatError, GgufError, GgufErrorKind};
+pub use error::{FormatError, GgufError, GgufErrorKind, printable};
 pub use formats::{
     can_encode, decode_row, encode_row, iq4_xs_scales, k_scales, pack_iq4_xs_scales, pack_k_scales,
     pack_q3_k_scales, q3_k_scales,

@@ -6,6 +6,7 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 
 use crate::cursor::Cursor;
+use crate::error::shown;
 use crate::{Array, GgufError, Metadata, TensorType, Value, ValueType};
 
 /// The alignment of tensor data unless `general.alignment` says otherwise.
@@ -375,7 +376,7 @@ fn place(
         };
         if end > file_len {
             return Err(GgufError::Truncated {
-                what: format!("data of tensor \"{}\"", info.name.escape_debug()),
+                what: format!("data of tensor \"{}\"", shown(&info.name)),
                 offset: start,
                 needed: info.bytes,
                 available: file_len.saturating_sub(start),
@@ -398,7 +399,7 @@ fn refuse_overlap(entries: &[Entry]) -> Result<(), GgufError> {
             return Err(GgufError::Tensor {
                 tensor: after.info.name.clone(),
                 offset: after.at,
-                problem: format!("data overlap those of \"{}\"", before.info.name.escape_debug()),
+                problem: format!("data overlap those of \"{}\"", shown(&before.info.name)),
             });
         }
     }

@@ -4,6 +4,7 @@
 //! own; the first part alone has the model's metadata. [`Gguf::split`] tells whether a file is a part, [`PartName`] what the others are
 //! called, [`Gguf::join`] makes one header of all of them. Opening the files is up to the caller.
 
+use crate::error::shown;
 use crate::{Gguf, GgufError};
 
 /// The keys of a part.
@@ -201,11 +202,7 @@ fn check(first: &Gguf, gguf: &Gguf, part: usize, set: &Split) -> Result<(), Spli
     for (key, found) in gguf.metadata.iter().filter(|(key, _)| !key.starts_with("split.")) {
         if let Some(expected) = first.metadata.get(key).filter(|expected| *expected != found) {
             let (expected, found) = (expected.brief(), found.brief());
-            return Err(SplitProblem::Foreign {
-                what: format!("key \"{}\"", key.escape_debug()),
-                expected,
-                found,
-            });
+            return Err(SplitProblem::Foreign { what: format!("key \"{}\"", shown(key)), expected, found });
         }
     }
     if split.no != no {

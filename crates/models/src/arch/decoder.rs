@@ -190,7 +190,7 @@ impl Reader<'_> {
             return Err(ModelError::key(&keys.name("rope.dimension_count"), reason));
         }
         let base = keys.positive("rope.freq_base", Some(10_000.0))?;
-        let n_ctx_orig = keys.nonzero("rope.scaling.original_context_length")?.unwrap_or(n_ctx_train);
+        let n_ctx_orig = keys.optional_count("rope.scaling.original_context_length")?.unwrap_or(n_ctx_train);
         let (factors, own_scale) = self.rope_factors(n_rot, n_ctx_orig)?;
         let factor = match keys.factor("rope.scaling.factor")? {
             Some(factor) => factor,

@@ -21,7 +21,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn read(keys: &Keys<'_>, tensors: &Tensors<'_>) -> Result<ModelSpec, ModelError> {
     let mut spec = read_decoder(keys, tensors, &TRAITS)?;
-    let original = keys.nonzero("rope.scaling.original_context_length")?;
+    let original = keys.optional_count("rope.scaling.original_context_length")?;
     if let Some(gain) = keys.factor("attention.temperature_scale")? {
         let interval = original.unwrap_or(spec.n_ctx_train);
         for layer in &mut spec.layers {
