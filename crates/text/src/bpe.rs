@@ -1,8 +1,8 @@
-//! Byte-pair encoding by a list of merges (`tokenizer.ggml.model` = `gpt2`, `gemma4`).
+//! Byte-pair encoding by a list of merges (`tokenizer.ggml.model` = `gpt2`, `gemma4`, `whitespace`).
 //!
 //! A piece of text begins as one symbol per byte, and [`crate::chain`] merges them; the rank of a pair is its place in the
 //! file's list of merges. A few vocabularies are spelt as SentencePiece spells: one symbol per character, `▁` for a space,
-//! `<0x0A>` for a byte that is in no token.
+//! `<0x0A>` for a byte that is in no token. One kind knows no space at all: it keeps the words, and drops what is between.
 
 use std::sync::Arc;
 
@@ -33,6 +33,10 @@ pub(crate) struct Bpe {
     byte_symbols: Vec<u32>,
     /// The token of each symbol; `None` if text must not become it.
     tokens: Vec<Option<u32>>,
+    /// Merges of which a part or the result is no token.
+    unknown_merges: usize,
+    /// Whether text is lower-cased first.
+    lowercase: bool,
 }
 
 /// Buffers that are reused from piece to piece.
@@ -59,19 +63,33 @@ impl Bpe {
             merges: FxHashMap::default(),
             byte_symbols: Vec::new(),
             tokens: (0u32..).zip(texts).map(|(id, _)| from_text(id as usize).then_some(id)).collect(),
+            unknown_merges: 0,
+            lowercase: false,
         };
         for byte in 0..=u8::MAX {
             let symbol = match settings.spelling {
                 Spelling::Bytes => bpe.intern(BYTE_TO_CHAR[usize::from(byte)].encode_utf8(&mut [0; 4]))?,
-                Spelling::Characters => bpe.intern(&model::byte_spelling(byte))?,
+                Spelling::Words if let Some(symbol) = bpe.ascii_symbol(byte) => symbol,
+                Spelling::Characters | Spelling::Words => bpe.intern(&model::byte_spelling(byte))?,
             };
             bpe.byte_symbols.push(symbol);
         }
         bpe.merges.reserve(merges.len());
         for (rank, merge) in merges.iter().enumerate() {
-            bpe.add_merge(rank, merge)?;
+            bpe.add_merge(rank, merge, texts.len())?;
         }
         Ok(bpe)
+    }
+
+    /// The same tables for texts that are lower-cased first, where the kind of tokenizer knows that.
+    pub(crate) fn with_lowercase(self, lowercase: bool) -> Self {
+        Bpe { lowercase: lowercase && self.settings.spelling == Spelling::Words, ..self }
+    }
+
+    /// The token of a character of one byte.
+    fn ascii_symbol(&self, byte: u8) -> Option<u32> {
+        let character = byte.is_ascii().then(|| char::from(byte))?;
+        self.symbols.get(&*character.encode_utf8(&mut [0; 4])).copied()
     }
 
     /// The symbol of `text`, a new one if it is no token.
@@ -87,7 +105,7 @@ impl Bpe {
         Ok(symbol)
     }
 
-    fn add_merge(&mut self, rank: usize, merge: &str) -> Result<(), TokenizerError> {
+    fn add_merge(&mut self, rank: usize, merge: &str, n_vocab: usize) -> Result<(), TokenizerError> {
         let invalid = |problem| TokenizerError::Invalid { key: "tokenizer.ggml.merges", problem };
         let Some((left, right)) = merge.split_once(' ').filter(|(l, r)| !l.is_empty() && !r.is_empty())
         else {
@@ -97,6 +115,8 @@ impl Bpe {
         let result = self.intern(&format!("{left}{right}"))?;
         let pair = (self.intern(left)?, self.intern(right)?);
         self.merges.entry(pair).or_insert((rank, result));
+        let is_token = |symbol: u32| (symbol as usize) < n_vocab;
+        self.unknown_merges += usize::from(![pair.0, pair.1, result].into_iter().all(is_token));
         Ok(())
     }
 
@@ -113,7 +133,7 @@ impl Bpe {
             scratch.text.clear();
             match self.settings.spelling {
                 Spelling::Bytes => scratch.text.extend(piece.bytes().map(|b| BYTE_TO_CHAR[usize::from(b)])),
-                Spelling::Characters => scratch.text.push_str(piece),
+                Spelling::Characters | Spelling::Words => scratch.text.push_str(piece),
             }
             if let Some(id) = self.token(&scratch.text) {
                 out.push(id);
@@ -130,7 +150,7 @@ impl Bpe {
                 let bytes = scratch.bytes.iter().map(|byte| (self.byte_symbols[usize::from(*byte)], 1));
                 scratch.chain.merge(bytes, rank);
             }
-            Spelling::Characters => {
+            Spelling::Characters | Spelling::Words => {
                 scratch.bytes.extend(piece.bytes());
                 let characters = piece.char_indices().map(|(at, c)| {
                     let text = &piece[at..at + c.len_utf8()];
@@ -168,15 +188,31 @@ impl Model for Bpe {
                 model::escape_spaces(text, &mut escaped);
                 &escaped
             }
+            Spelling::Words if self.lowercase => {
+                escaped.extend(text.chars().flat_map(char::to_lowercase));
+                &escaped
+            }
+            Spelling::Words => text,
         };
-        self.settings.split.split(text, &mut |piece| self.encode_piece(piece, &mut scratch, ids));
+        let lost =
+            |piece: &str| self.settings.spelling == Spelling::Words && piece.starts_with(char::is_whitespace);
+        self.settings.split.split(text, &mut |piece| {
+            if !lost(piece) {
+                self.encode_piece(piece, &mut scratch, ids);
+            }
+        });
     }
 
     fn decode(&self, spelling: &str, kind: TokenKind, out: &mut Vec<u8>) {
         match self.settings.spelling {
             Spelling::Bytes => alphabet::decode_into(spelling, out),
             Spelling::Characters => model::decode_escaped(spelling, kind, out),
+            Spelling::Words => out.extend_from_slice(spelling.as_bytes()),
         }
+    }
+
+    fn unknown_merges(&self) -> usize {
+        self.unknown_merges
     }
 
     fn missing_bytes(&self) -> Vec<u8> {

@@ -1,19 +1,25 @@
 //! Errors: why a file's tokenizer can't be used, and why a chat template can't be rendered.
 
-use minfer_gguf::GgufError;
+use minfer_gguf::{GgufError, printable};
 
-/// Why a tokenizer can't be built.
+/// Most characters of a name that an error shows.
+const NAME: usize = 100;
+
+/// Most characters of a problem that an error shows.
+const TEXT: usize = 300;
+
+/// Why a tokenizer can't be built. Its messages are fit for a terminal: what comes from the file is escaped and cut.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
     /// The file has no tokenizer.
-    #[error("the file has no tokenizer ({reason})")]
+    #[error("the file has no tokenizer ({})", printable(reason, TEXT))]
     Missing {
         /// How the file says so.
         reason: String,
     },
     /// The file's kind of tokenizer is not supported.
-    #[error("tokenizer model \"{}\" is not supported (known: {})", model.escape_debug(), known.join(", "))]
+    #[error("tokenizer model \"{}\" is not supported (known: {})", printable(model, NAME), known.join(", "))]
     UnknownModel {
         /// `tokenizer.ggml.model`.
         model: String,
@@ -21,7 +27,7 @@ pub enum TokenizerError {
         known: Vec<&'static str>,
     },
     /// The file's way of splitting text before BPE is not supported.
-    #[error("pre-tokenizer \"{}\" is not supported (known: {})", pre.escape_debug(), known.join(", "))]
+    #[error("pre-tokenizer \"{}\" is not supported (known: {})", printable(pre, NAME), known.join(", "))]
     UnknownPre {
         /// `tokenizer.ggml.pre`.
         pre: String,
@@ -40,7 +46,7 @@ pub enum TokenizerError {
         key: &'static str,
     },
     /// A value contradicts itself or another one.
-    #[error("metadata \"{key}\": {problem}")]
+    #[error("metadata \"{key}\": {}", printable(problem, TEXT))]
     Invalid {
         /// The key.
         key: &'static str,

@@ -15,6 +15,11 @@ pub(crate) trait Model: Debug + Send + Sync {
     /// The bytes that the vocabulary can't express, ascending.
     fn missing_bytes(&self) -> Vec<u8>;
 
+    /// Merges that name, or make, a text that is no token.
+    fn unknown_merges(&self) -> usize {
+        0
+    }
+
     /// Whether encoding puts a space before a text, which decoding has to take away.
     fn adds_space(&self) -> bool;
 }

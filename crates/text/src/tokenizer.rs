@@ -21,9 +21,14 @@ use crate::wpm::Wpm;
 
 /// A tokenizer.
 ///
-/// Texts that a vocabulary covers come back exactly: `decode(encode(text)) == text`. Some vocabularies lack rare bytes
-/// ([`missing_bytes`](Self::missing_bytes)); as in the reference implementations those are dropped, or become the
-/// unknown token.
+/// Texts that a vocabulary covers come back exactly: `decode(encode(text)) == text`, with exceptions that the reference
+/// implementations make too:
+///
+/// - Some vocabularies lack rare bytes ([`missing_bytes`](Self::missing_bytes)); those are dropped, or become the
+///   unknown token.
+/// - WordPiece and `whitespace` keep words, not what was between them.
+/// - Where texts get a space in front (`add_space_prefix`), so does the text behind a user-defined token, and there
+///   decoding leaves it: the same ids stand for a space that was written. Only at the start of a text it is taken away.
 #[derive(Debug)]
 pub struct Tokenizer {
     model: Box<dyn Model>,
@@ -47,7 +52,8 @@ pub struct Tokenizer {
 /// How a text is tokenised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Put BOS before the text, and EOS after it, if the file says so. With `false` neither is added.
+    /// Put BOS before the text, and EOS after it, if the file says so, unless it stands there already as a special
+    /// token. With `false` neither is added.
     pub add_bos: bool,
     /// Read texts of control tokens as control tokens. Never for text that a user wrote.
     pub parse_special: bool,
@@ -138,14 +144,18 @@ impl Tokenizer {
     /// The ids of `text`.
     ///
     /// User-defined tokens are always found in the text; control tokens only with
-    /// [`parse_special`](EncodeOptions::parse_special). BOS is not doubled where the text already begins with it.
+    /// [`parse_special`](EncodeOptions::parse_special). BOS and EOS that the text begins and ends with as special tokens
+    /// are not doubled; where both are one token, it counts once.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         let specials = if options.parse_special { &self.all_special } else { &self.always };
         self.encode_text(text, specials, &mut Place::default(), &mut ids);
         if options.add_bos {
             self.prepend_bos(&mut ids);
-            if let Some(eos) = self.eos.filter(|_| self.add_eos) {
+            let inner = &ids[usize::from(self.add_bos).min(ids.len())..];
+            if let Some(eos) = self.eos.filter(|_| self.add_eos)
+                && !(inner.last() == Some(&eos) && self.is_special(eos))
+            {
                 ids.push(eos);
             }
         }
@@ -195,8 +205,7 @@ impl Tokenizer {
     /// A detokeniser for the ids that follow `prompt`. It begins a text if the prompt is empty or ends with a special
     /// token; else the text goes on, and a space that it begins with is shown.
     pub fn detokenizer_after(&self, prompt: &[u32], show_special: bool) -> Detokenizer<'_> {
-        let special = |id: &u32| self.is_control(*id) || self.kind(*id) == Some(TokenKind::UserDefined);
-        Detokenizer::after(self, show_special, prompt.last().is_none_or(special))
+        Detokenizer::after(self, show_special, prompt.last().is_none_or(|id| self.is_special(*id)))
     }
 
     /// Number of tokens in the vocabulary.
@@ -247,6 +256,12 @@ impl Tokenizer {
             self.piece_into(id, true, &mut bytes);
         }
         bytes
+    }
+
+    /// How many of the file's merges name a text, or make one, that is no token. Real files have none; such merges work
+    /// as llama.cpp has them, but the text that they leave falls apart into bytes.
+    pub fn unknown_merges(&self) -> usize {
+        self.model.unknown_merges()
     }
 
     /// What a token is for.
@@ -302,9 +317,14 @@ impl Tokenizer {
         }
     }
 
+    /// Whether a token is found in a text as a whole, and not made of its parts.
+    fn is_special(&self, id: u32) -> bool {
+        self.is_control(id) || self.kind(id) == Some(TokenKind::UserDefined)
+    }
+
     fn prepend_bos(&self, ids: &mut Vec<u32>) {
         if let Some(bos) = self.bos.filter(|_| self.add_bos)
-            && ids.first() != Some(&bos)
+            && !(ids.first() == Some(&bos) && self.is_special(bos))
         {
             ids.insert(0, bos);
         }
@@ -352,7 +372,8 @@ fn build(
     Ok(match kind {
         ModelKind::Bpe => {
             let of_text = |id: usize| !kinds[id].is_control();
-            Box::new(Bpe::new(settings(source)?, texts, of_text, source.merges)?)
+            let lowercase = source.lowercase == Some(true);
+            Box::new(Bpe::new(settings(source)?, texts, of_text, source.merges)?.with_lowercase(lowercase))
         }
         ModelKind::Spm => Box::new(Spm::new(texts, kinds, scores()?, source.unknown, add_space)?),
         ModelKind::Wpm => {
@@ -372,8 +393,8 @@ fn build(
 
 /// How the file's BPE splits text.
 fn settings(source: &VocabSource<'_>) -> Result<PreSettings, TokenizerError> {
-    // One kind of tokenizer says by its name alone how it splits.
-    let pre = if source.model == "gemma4" { Some(source.model) } else { source.pre };
+    // Some kinds of tokenizers say by their names alone how they split.
+    let pre = if matches!(source.model, "gemma4" | "whitespace") { Some(source.model) } else { source.pre };
     let pre = pre.ok_or(TokenizerError::MissingPre)?;
     PreSettings::by_name(pre)
         .ok_or_else(|| TokenizerError::UnknownPre { pre: pre.to_owned(), known: PreSettings::names() })
@@ -455,5 +476,11 @@ fn read_kinds(source: &VocabSource<'_>) -> Result<Vec<TokenKind>, TokenizerError
             problem: format!("{} entries for {} tokens", types.len(), source.tokens.len()),
         });
     }
-    Ok(types.iter().map(|number| TokenKind::from_number(*number)).collect())
+    let kind = |(id, number): (usize, &i32)| {
+        TokenKind::from_number(*number).ok_or_else(|| TokenizerError::Invalid {
+            key: "tokenizer.ggml.token_type",
+            problem: format!("token {id} is of type {number}; 0 to 6 are known"),
+        })
+    };
+    types.iter().enumerate().map(kind).collect()
 }

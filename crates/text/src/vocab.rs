@@ -34,16 +34,18 @@ impl TokenKind {
         matches!(self, TokenKind::Control | TokenKind::Unknown | TokenKind::Marker)
     }
 
-    /// The kind with this number in a file; unknown numbers stand for nothing.
-    pub fn from_number(number: i32) -> Self {
-        match number {
+    /// The kind with this number in a file. 0, which says that the kind is not known, stands for nothing; numbers that
+    /// were never published are no kinds.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Some(match number {
             1 => TokenKind::Normal,
             2 => TokenKind::Unknown,
             3 => TokenKind::Control,
             4 => TokenKind::UserDefined,
+            0 | 5 => TokenKind::Unused,
             6 => TokenKind::Byte,
-            _ => TokenKind::Unused,
-        }
+            _ => return None,
+        })
     }
 }
 
@@ -190,6 +192,7 @@ const SILENT: Defaults =
 pub(crate) const MODELS: &[(&str, &str, ModelKind, Defaults)] = &[
     ("gpt2", "byte-level BPE", ModelKind::Bpe, SILENT),
     ("gemma4", "BPE that spells text as SentencePiece does", ModelKind::Bpe, SILENT),
+    ("whitespace", "BPE on the characters of words; white space is lost", ModelKind::Bpe, SILENT),
     (
         "llama",
         "SentencePiece's BPE with byte fallback",

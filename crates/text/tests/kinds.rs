@@ -88,6 +88,18 @@ fn texts_come_back_without_the_space() {
     assert_eq!(stream(&[], false, &[0xE2 + 3, 0x82 + 3, 0xAC + 3, 0xE2 + 3]), "€\u{FFFD}");
 }
 
+/// SentencePiece decodes these pieces so, and so do `tokenizers` (with the decoders of the Llama models) and llama.cpp.
+#[test]
+fn the_space_behind_a_user_defined_token_stays() {
+    let vocab = Vocab::new();
+    let tokenizer = Tokenizer::from_source(&vocab.source()).unwrap();
+    assert_eq!(tokenizer.encode("<tool>hello", PLAIN), [TOOL, WORD]);
+    assert_eq!(tokenizer.decode(&[TOOL, WORD]), "<tool> hello");
+    assert_eq!(tokenizer.decode(&[WORD, TOOL, WORD]), "hello<tool> hello");
+    let mut stream = tokenizer.detokenizer(false);
+    assert_eq!([TOOL, WORD].map(|id| stream.push(id)), ["<tool>", " hello"]);
+}
+
 #[test]
 fn no_text_becomes_a_control_token() {
     let mut vocab = Vocab::new();

@@ -1,5 +1,7 @@
 //! The tokenizer on a small vocabulary made here: special tokens, BOS, streaming, errors.
 
+mod common;
+
 use minfer_gguf::Metadata;
 use minfer_text::{
     EncodeOptions, Part, TokenKind, Tokenizer, TokenizerError, TokenizerErrorKind, VocabSource,
@@ -106,6 +108,19 @@ fn bos_and_eos_as_the_file_says_and_never_twice() {
     assert_eq!(tokenizer.encode_parts(&[Part::Plain("a".to_owned())], true), [BOS, 97]);
     let source = VocabSource { add_eos: Some(true), ..vocab.source() };
     assert_eq!(encode(&source, "a", false), [97, END]);
+    assert_eq!(encode(&source, "a<|im_end|>", true), [97, END], "as with BOS");
+    assert_eq!(encode(&source, "<|im_end|>", true), [END]);
+    assert_eq!(encode(&source, "a<|im_end|>", false).last(), Some(&END));
+    assert_eq!(encode(&source, "<|im_end|>a", true), [END, 97, END]);
+    let both = VocabSource { add_bos: Some(true), add_eos: Some(true), ..vocab.source() };
+    assert_eq!(encode(&both, "<s>a<|im_end|>", true), [BOS, 97, END]);
+    assert_eq!(encode(&both, "", true), [BOS, END]);
+    let one = VocabSource { eos: Some(BOS), ..both.clone() };
+    assert_eq!(encode(&one, "<s>", true), [BOS, BOS], "one token does not frame a text");
+    assert_eq!(encode(&one, "<s>a<s>", true), [BOS, 97, BOS]);
+    // A token that text becomes is no mark of a text's ends.
+    let plain = VocabSource { bos: Some(97), eos: Some(98), ..both };
+    assert_eq!(encode(&plain, "ab", true), [97, 97, 98, 98]);
     let source = VocabSource { pre: Some("llama-bpe"), ..vocab.source() };
     assert_eq!(encode(&source, "a", false), [BOS, 97], "llama-bpe adds BOS by default");
     let source = VocabSource { pre: Some("llama-bpe"), add_bos: Some(false), ..vocab.source() };
@@ -157,6 +172,76 @@ fn what_is_not_supported_is_named() {
         Tokenizer::from_metadata(&Metadata::default()).unwrap_err().kind(),
         TokenizerErrorKind::Missing
     );
+}
+
+#[test]
+fn kinds_of_tokens_are_the_published_ones() {
+    let mut vocab = Vocab::new();
+    for (number, kind) in [(0, Some(TokenKind::Unused)), (6, Some(TokenKind::Byte)), (7, None), (-1, None)] {
+        assert_eq!(TokenKind::from_number(number), kind);
+        vocab.types[UNUSED as usize] = number;
+        match Tokenizer::from_source(&vocab.source()) {
+            Ok(tokenizer) => assert_eq!(tokenizer.kind(UNUSED), kind),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(kind.is_none() && error.kind() == TokenizerErrorKind::Invalid, "{text}");
+                assert!(text.contains("\"tokenizer.ggml.token_type\": token 259 is of type"), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn merges_of_unknown_texts_are_counted() {
+    let mut vocab = Vocab::new();
+    let count = |vocab: &Vocab| Tokenizer::from_source(&vocab.source()).unwrap().unknown_merges();
+    assert_eq!(count(&vocab), 0);
+    vocab.merges.extend(["h e", "he llo", "ll ll"].map(String::from));
+    assert_eq!(count(&vocab), 3);
+}
+
+#[test]
+fn what_a_file_says_moves_no_cursor_and_has_an_end() {
+    let vocab = Vocab::new();
+    let hostile = "\u{1b}[2J\n".repeat(10_000);
+    let mut twice = Vocab::new();
+    twice.tokens.extend([hostile.clone(), hostile.clone()]);
+    twice.types.extend([1, 1]);
+    let merged = [hostile.clone()];
+    for source in [
+        VocabSource { model: &hostile, ..vocab.source() },
+        VocabSource { pre: Some(&hostile), ..vocab.source() },
+        VocabSource { merges: &merged, ..vocab.source() },
+        twice.source(),
+    ] {
+        let text = Tokenizer::from_source(&source).unwrap_err().to_string();
+        assert!(text.contains("u{1b}[2J") && text.contains('…'), "{text}");
+        assert!(!text.contains(char::is_control) && text.len() < 4000, "{text}");
+    }
+}
+
+/// `tests/oracle/words.py` made the vocabulary and the ids.
+#[test]
+fn words_give_the_ids_of_the_makers_library() {
+    let data: serde_json::Value = serde_json::from_str(include_str!("data/words.json")).unwrap();
+    let list = |key: &str| -> Vec<String> { serde_json::from_value(data[key].clone()).unwrap() };
+    let (tokens, merges) = (list("tokens"), list("merges"));
+    let texts = common::hostile_texts();
+    for (lowercase, hashes) in [(None, "ids"), (Some(true), "lowercase")] {
+        let source = VocabSource {
+            model: "whitespace",
+            tokens: &tokens,
+            merges: &merges,
+            lowercase,
+            ..VocabSource::default()
+        };
+        let tokenizer = Tokenizer::from_source(&source).unwrap();
+        assert_eq!(tokenizer.unknown_merges(), 0);
+        let rows: Vec<Vec<u32>> =
+            texts.iter().map(|text| tokenizer.encode(text, EncodeOptions::default())).collect();
+        assert!(rows.iter().map(Vec::len).sum::<usize>() > 18_000, "most characters are in the vocabulary");
+        common::assert_blocks(hashes, &rows, data[hashes].as_str().unwrap());
+    }
 }
 
 #[test]

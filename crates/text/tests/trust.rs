@@ -193,6 +193,15 @@ fn what_a_template_builds_has_an_end() {
         "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
         "{% macro m(x, n) %}{% if n %}{{ m([x, x], n - 1) }}{% else %}{{ x ~ '' }}{% endif %}{% endmacro %}{{ m([1], 60) }}",
         "{% for x in [[1]] recursive %}{{ loop([[x, x]]) }}{% endfor %}",
+        // Values that one expression makes large.
+        "{{ 'x' * 10**9 }}",
+        "{{ ('x' * 10**9) | length }}",
+        "{{ (('x' * 10**4) * 10**4) * 10**4 }}",
+        "{{ ([1] * 10**9) | length }}",
+        "{{ ([[1] * 10**4] * 10**4) | map('join') | join }}",
+        "{{ ((1, 2) * 10**8) | length }}",
+        "{{ ('x' * 10**5) | replace('x', 'y' * 10**5) | length }}",
+        "{{ '%1000000000d' | format(1) }}",
         // Namespaces that are inside themselves.
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns ~ 'a' }}",
         "{% set ns = namespace() %}{% set ns.x = [{'a': ns}] %}{{ ns ~ 'a' }}",

@@ -57,6 +57,7 @@ pub(super) fn passes(family: PreTokenizer) -> &'static [Pass] {
             }
         }
         PreTokenizer::Lines => &[LINES],
+        PreTokenizer::Words => &[WORDS],
         PreTokenizer::Default => &[PUNCTUATION_RUNS, GPT2, ALL_NUMBERS, DIGIT_TRIPLES],
     }
 }
@@ -73,6 +74,8 @@ const OTHERS: Set = Set::Of(!(SPACE | LETTER | NUMBER));
 const LINE_ENDS_AND_SLASH: Set = Set::Of(LINE_END | SLASH);
 const ANY_CASE: Alt = Alt::Contraction { any_case: true };
 
+/// `\S+`
+const WORDS: Pass = Pass::Matches(&[run(Set::Of(!SPACE))]);
 /// `\p{N}`, each alone
 const EACH_NUMBER: Pass = Pass::Matches(&[run_of(NUMBERS, 1)]);
 /// `\p{N}{1,3}`

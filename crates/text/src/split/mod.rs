@@ -72,6 +72,8 @@ pub enum PreTokenizer {
     Chameleon,
     /// Lines and runs of line feeds.
     Lines,
+    /// `\S+`
+    Words,
     /// Runs of `[\p{P}$+<=>^~|]` first, then [`PreTokenizer::Gpt2`], then `\p{N}+`, then `[0-9][0-9][0-9]`.
     Default,
 }
@@ -98,6 +100,8 @@ pub(crate) enum Spelling {
     Bytes,
     /// As it is, but `▁` for a space; `<0x0A>` for a byte that is in no token.
     Characters,
+    /// As it is; white space is not spelt at all.
+    Words,
 }
 
 /// Neither merges ignored nor BOS added.
@@ -212,6 +216,7 @@ const KNOWN: &[(PreSettings, &[&str])] = &[
         &["gemma4", "granite-embed-multi-311m"],
     ),
     (characters(PreTokenizer::Lines), &["sarvam-moe"]),
+    (PreSettings { spelling: Spelling::Words, ..plain(PreTokenizer::Words) }, &["whitespace"]),
 ];
 
 impl PreSettings {

@@ -28,7 +28,10 @@
 //! # What a hostile template can cost
 //!
 //! Steps are counted, and what gets a name (by `set`, in a loop, as a macro's argument) is refused when it is nested too
-//! deeply or, written out, too large (`filters.rs`). That a single expression multiplies such a value is not bounded.
+//! deeply or, written out, too large (`filters.rs`). Inside an expression the engine counts the bytes and list items that
+//! operators and filters make as steps: 64 bytes a step, and a multiplication is refused before it makes more than what is
+//! left, or more than 100 MB of text. One thing is counted only when it is there: the text of a list. A list that holds one
+//! large text very often, taken for a text by `~`, `join` or a filter of texts, is not bounded.
 //!
 //! # Known differences from Jinja2
 //!

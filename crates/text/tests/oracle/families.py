@@ -51,6 +51,7 @@ def deepseek_letters():
 
 
 FAMILIES = {
+    "whitespace": [rf"{NS}+"],
     "gpt-2": [GPT2],
     "smollm": [r"\p{N}", GPT2],
     "qwen2": [llama(r"\p{N}")],
