@@ -83,13 +83,14 @@ pub struct ModelOptions {
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
     /// Positions of the context [default: the least of the model's and 8192]
-    #[arg(short, long = "ctx-size", value_name = "N")]
+    #[arg(short, long = "ctx-size", value_name = "N", allow_negative_numbers = true, value_parser = from_one)]
     pub ctx_size: Option<usize>,
     /// Threads [default: what affinity, physical cores and CPU quota allow]
-    #[arg(short, long, value_name = "N", value_parser = parse_threads)]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_threads)]
     pub threads: Option<usize>,
     /// Most tokens in one step
-    #[arg(short, long = "batch-size", value_name = "N", default_value_t = 512)]
+    #[arg(short, long = "batch-size", value_name = "N", default_value_t = 512, allow_negative_numbers = true,
+        value_parser = from_one)]
     pub batch_size: usize,
     /// auto, cpu, or the devices that take blocks from the CPU: wgpu[:i], cuda[:i], several with commas
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_delimiter = ',',
@@ -157,6 +158,30 @@ fn parse_threads(s: &str) -> Result<usize, String> {
     }
 }
 
+fn from_zero(s: &str) -> Result<usize, String> {
+    s.parse().map_err(|_| format!("a whole number from 0 to {}", usize::MAX))
+}
+
+fn from_one(s: &str) -> Result<usize, String> {
+    match from_zero(s) {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err(format!("a whole number from 1 to {}", usize::MAX)),
+    }
+}
+
+/// As [`from_zero`], in which -1 is 0.
+fn top_k(s: &str) -> Result<usize, String> {
+    if s == "-1" { Ok(0) } else { from_zero(s) }
+}
+
+/// A seed; for -1 a new one at each call.
+fn seed(s: &str) -> Result<u64, String> {
+    match s {
+        "-1" => Ok(crate::sampling::drawn_seed()),
+        s => s.parse().map_err(|_| format!("a whole number from 0 to {}, or -1: drawn", u64::MAX)),
+    }
+}
+
 /// How tokens are picked. Order: bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature.
 ///
 /// What has no value here takes the value in its help; the sampler checks the ranges.
@@ -166,8 +191,8 @@ pub struct SamplingOptions {
     /// Softness of the draw; 0 takes the best token
     #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     pub temp: f32,
-    /// Keep the K best tokens; 0 keeps all [default: 40; with --mirostat 0]
-    #[arg(long, value_name = "K")]
+    /// Keep the K best tokens; 0 or -1 keeps all [default: 40; with --mirostat 0]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = top_k)]
     pub top_k: Option<usize>,
     /// Keep the best tokens whose probabilities reach P; 1 keeps all [default: 0.95; with --mirostat 1]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
@@ -194,7 +219,8 @@ pub struct SamplingOptions {
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub dynatemp_exp: f32,
     /// Mirostat, version 1 or 2, in place of all filters; 0: none
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u8).range(0..=2))]
     pub mirostat: u8,
     /// Learning rate of mirostat
     #[arg(long, value_name = "X", default_value_t = 0.1, allow_negative_numbers = true)]
@@ -226,7 +252,7 @@ pub struct SamplingOptions {
     #[arg(long, value_name = "X", default_value_t = 1.75, allow_negative_numbers = true)]
     pub dry_base: f32,
     /// Repetitions of fewer tokens are free
-    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true, value_parser = from_zero)]
     pub dry_allowed_length: usize,
     /// Recent tokens that DRY sees; -1: all
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
@@ -236,8 +262,8 @@ pub struct SamplingOptions {
     /// (repeatable) [default: \n : " *]
     #[arg(long, value_name = "TEXT")]
     pub dry_sequence_breaker: Vec<String>,
-    /// Seed of the draws [default: drawn, and printed]
-    #[arg(short, long, value_name = "N")]
+    /// Seed of the draws; -1: drawn, and printed [default: -1]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
 }
 
@@ -385,7 +411,7 @@ pub struct TokenizeArgs {
     /// Leave out BOS and EOS even if the file asks for them
     #[arg(long)]
     pub no_bos: bool,
-    /// Read texts of control tokens as control tokens
+    /// Read texts of control tokens as control tokens; BOS and EOS that are at the text's ends then are not added again
     #[arg(long)]
     pub special: bool,
     /// Print a JSON array with ids and texts
@@ -422,13 +448,13 @@ pub struct EvalArgs {
     #[arg(long, value_name = "X.safetensors", group = "what")]
     pub reference: Option<PathBuf>,
     /// Only the first N tokens
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_zero)]
     pub limit: Option<usize>,
     /// Best ids per position in the comparison and in --out
-    #[arg(long, value_name = "K", default_value_t = 128)]
+    #[arg(long, value_name = "K", default_value_t = 128, allow_negative_numbers = true, value_parser = from_zero)]
     pub top: usize,
     /// Continue the text greedily by N tokens
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = from_zero)]
     pub greedy: usize,
     /// Write the best ids and log-probabilities of every position
     #[arg(long, value_name = "X.safetensors")]
@@ -448,13 +474,16 @@ pub struct BenchArgs {
     #[arg(value_name = "MODEL", help = MODEL_HELP)]
     pub name: Option<String>,
     /// Tokens of the prefill test; 0 leaves it out
-    #[arg(short = 'p', long, value_name = "N", default_value_t = 512)]
+    #[arg(short = 'p', long, value_name = "N", default_value_t = 512, allow_negative_numbers = true,
+        value_parser = from_zero)]
     pub prompt: usize,
     /// Tokens of the decode test; 0 leaves it out
-    #[arg(short = 'n', long = "gen", value_name = "N", default_value_t = 64)]
+    #[arg(short = 'n', long = "gen", value_name = "N", default_value_t = 64, allow_negative_numbers = true,
+        value_parser = from_zero)]
     pub generate: usize,
     /// Repetitions
-    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = parse_threads)]
+    #[arg(short, long, value_name = "N", default_value_t = 5, allow_negative_numbers = true,
+        value_parser = parse_threads)]
     pub reps: usize,
     /// Print one JSON object per test
     #[arg(long)]
@@ -489,7 +518,7 @@ pub struct PlanArgs {
     #[arg(value_name = "MODEL", help = MODEL_HELP)]
     pub name: Option<String>,
     /// Sequences that are to exist at once, each with a context of its own
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = from_one)]
     pub sequences: usize,
     /// Leave out the speed, which takes a second to measure
     #[arg(long)]
@@ -540,6 +569,7 @@ pub struct CompletionsArgs {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use clap::error::ErrorKind;
 
     #[test]
     fn short_names_of_several_letters_become_long() {
@@ -556,6 +586,47 @@ mod tests {
         for (text, word) in [("{", "JSON"), ("[]", "object"), (r#"{"messages": 1}"#, "messages")] {
             assert!(parse_template_kwargs(text).unwrap_err().contains(word), "{text}");
         }
+    }
+
+    /// Every option that takes a number, with a number that it refuses: the error names the option and its range.
+    #[test]
+    fn negative_numbers_are_told_the_range() {
+        let numeric = |arg: &clap::Arg| {
+            let name = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
+            arg.get_long().is_some()
+                && name.is_some_and(|name| ["N", "K", "P", "T", "X"].contains(&name.as_str()))
+        };
+        let mut seen = 0;
+        for command in Cli::command().get_subcommands() {
+            for arg in command.get_arguments().filter(|arg| numeric(arg)) {
+                let option = format!("--{}", arg.get_long().unwrap());
+                let words = ["minfer", command.get_name(), "m", &option, "-3"];
+                seen += 1;
+                let Err(error) = Cli::try_parse_from(words) else {
+                    // Numbers with a fraction are checked by the sampler.
+                    continue;
+                };
+                let text = error.to_string();
+                assert!(
+                    matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue),
+                    "{text}"
+                );
+                assert!(text.contains(&option), "{text}");
+                assert!(
+                    ["a number from", "a whole number from", " is not in "].iter().any(|r| text.contains(r)),
+                    "{text}"
+                );
+            }
+        }
+        assert!(seen > 60, "{seen}");
+    }
+
+    #[test]
+    fn minus_one_as_in_llama_cpp() {
+        assert_eq!((top_k("-1"), top_k("7")), (Ok(0), Ok(7)));
+        assert!(seed("-1").is_ok() && seed("-2").is_err() && seed("1.5").is_err());
+        assert_eq!(seed("18446744073709551615"), Ok(u64::MAX));
+        assert!(from_one("0").is_err() && from_one("99999999999999999999999").is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::console::LoadBar;
 use crate::exit::Usage;
 use crate::source::{self, ModelSpec, SourceOptions, StderrReporter};
 use anyhow::{Context, Result};
-use minfer::text::{ChatTemplate, TemplateError, TemplateErrorKind};
+use minfer::text::{ChatTemplate, TemplateError, TemplateErrorKind, Tokenizer};
 use minfer::{
     KvTypes, Layout, LoadOptions, Model, ModelFile, Placement, Session, SessionOptions, knob_value,
 };
@@ -80,8 +80,22 @@ pub fn load(name: Option<&str>, options: &ModelOptions) -> Result<(Model, Sessio
         },
     )?;
     drop(bar);
+    // A command that needs a tokenizer says itself why there is none.
+    if let Ok(tokenizer) = model.tokenizer() {
+        warn_of_merges(tokenizer);
+    }
     let session = Session::new(&model, sizes)?;
     Ok((model, session))
+}
+
+/// Says that a tokenizer's table contradicts itself in a way that still gives ids.
+pub fn warn_of_merges(tokenizer: &Tokenizer) {
+    match tokenizer.unknown_merges() {
+        0 => {}
+        n => crate::console::note!(
+            "warning: {n} of the file's merges (tokenizer.ggml.merges) name texts that are no tokens"
+        ),
+    }
 }
 
 /// The chat template: the one in the user's file, else the model's own.

@@ -13,10 +13,7 @@ const NONE: &str = "none";
 /// # Errors
 /// A value outside its range, or options that contradict each other.
 pub fn config(options: &SamplingOptions) -> Result<SamplerConfig> {
-    let seed = options.seed.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.map_or(0, |t| t.as_nanos() as u64 & 0xffff_ffff)
-    });
+    let seed = options.seed.unwrap_or_else(drawn_seed);
     let mirostat = match options.mirostat {
         1 => Some(Mirostat::V1),
         2 => Some(Mirostat::V2),
@@ -53,6 +50,12 @@ pub fn config(options: &SamplingOptions) -> Result<SamplerConfig> {
     };
     config.check()?;
     Ok(config)
+}
+
+/// A seed from the clock.
+pub fn drawn_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |t| t.as_nanos() as u64 & 0xffff_ffff)
 }
 
 /// A sampler for a model.

@@ -64,13 +64,32 @@ impl SessionOptions {
             return Err(Error::input("context, batch size and number of sequences must be at least 1"));
         }
         if self.n_ctx > spec.n_ctx_train {
-            let message = format!("a context of {} exceeds the model's {}", self.n_ctx, spec.n_ctx_train);
-            return Err(Error::input(message));
+            return Err(Error::input(self.too_long(spec)));
         }
         if self.n_batch > i32::MAX as usize || self.n_ctx > i32::MAX as usize || self.max_seqs > MOST_SEQS {
             return Err(Error::input("context, batch size or number of sequences is too large"));
         }
         Ok(())
+    }
+}
+
+impl SessionOptions {
+    /// What is wrong with a context beyond the model's, and that memory would not allow it either.
+    fn too_long(&self, spec: &ModelSpec) -> String {
+        let (n_ctx, trained) = (self.n_ctx, spec.n_ctx_train);
+        let per_page = spec.kv_shapes().map(|shape| {
+            let (k, v) = self.kv_types.page_bytes(&shape);
+            (k + v) as u64
+        });
+        let pages = (n_ctx.div_ceil(PAGE) as u64).saturating_mul(self.max_seqs as u64);
+        let cache = pages.saturating_mul(per_page.sum()) >> 20;
+        let host = crate::devices::devices().unwrap_or_default().into_iter().next();
+        let free = host.and_then(|host| host.memory.free);
+        let free = free.map_or(String::new(), |free| format!("; {} MiB are free", free >> 20));
+        format!(
+            "a context of {n_ctx} exceeds the {trained} that the model was trained on \
+             (its KV cache would take {cache} MiB{free})"
+        )
     }
 }
 

@@ -47,7 +47,14 @@ fn senseless_requests_are_refused() {
     session.remove_sequence(seq).unwrap();
     assert_eq!(feed(&mut session, seq, &[1]).unwrap_err().kind(), ErrorKind::Input);
     let long = SessionOptions { n_ctx: 1 << 20, ..Default::default() };
-    assert_eq!(Session::new(&model, long).err().unwrap().kind(), ErrorKind::Input);
+    let error = Session::new(&model, long).err().unwrap();
+    let text = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::Input);
+    for part in ["1048576", "1024", "would take 512 MiB", "MiB are free"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let endless = SessionOptions { n_ctx: usize::MAX, max_seqs: usize::MAX, ..Default::default() };
+    assert_eq!(Session::new(&model, endless).err().unwrap().kind(), ErrorKind::Input);
 }
 
 #[test]

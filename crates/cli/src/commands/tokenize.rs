@@ -15,6 +15,7 @@ pub fn run(args: &TokenizeArgs) -> Result<()> {
     };
     let file = inputs::open_file(Some(&args.model), args.offline)?;
     let tokenizer = file.tokenizer()?;
+    inputs::warn_of_merges(tokenizer);
     let options = EncodeOptions { add_bos: !args.no_bos, parse_special: args.special };
     let ids = tokenizer.encode(&text, options);
     if args.json {

@@ -63,16 +63,22 @@ pub enum SourceError {
         source: io::Error,
     },
     /// The server could not be reached or answered something unusable.
-    #[error("{url}: {why}")]
+    #[error("{what} could not be fetched: {why} [{url}]")]
     Http {
+        /// The model asked for.
+        what: String,
         /// The address asked.
         url: String,
-        /// The reason.
+        /// The reason, and what the user can do.
         why: String,
     },
     /// The transfer broke off and did not recover. What arrived is kept and resumed by the next call.
-    #[error("{url}: the transfer broke off after {got} bytes ({why})")]
+    #[error(
+        "{what} could not be fetched: the transfer broke off after {got} bytes ({why}); the next call goes on there [{url}]"
+    )]
     Dropped {
+        /// The model asked for.
+        what: String,
         /// The address asked.
         url: String,
         /// Bytes on disk.
@@ -154,6 +160,7 @@ impl SourceError {
     pub(super) fn reason(&self) -> String {
         match self {
             SourceError::Http { why, .. } => why.clone(),
+            SourceError::Dropped { got, why, .. } => format!("broke off after {got} bytes ({why})"),
             other => other.to_string(),
         }
     }

@@ -6,7 +6,7 @@ use ureq::http::{Response, StatusCode};
 
 use super::SourceOptions;
 use super::error::SourceError;
-use super::http::{client, refusal, text};
+use super::http::{client, refusal, text, unreachable};
 use super::part::Expect;
 use super::spec::is_inner_path;
 
@@ -59,19 +59,24 @@ struct Lfs {
     size: Option<u64>,
 }
 
-/// Lists the GGUF files of a repository.
+/// Lists the GGUF files of a repository. `what` is the model asked for, for messages.
 ///
 /// # Errors
 /// [`SourceError::Http`].
-pub(super) fn list_files(opts: &SourceOptions, repo: &str, revision: &str) -> Result<HfFiles, SourceError> {
+pub(super) fn list_files(
+    opts: &SourceOptions,
+    what: &str,
+    repo: &str,
+    revision: &str,
+) -> Result<HfFiles, SourceError> {
     let revision = encode(revision, "-._~");
     let url = format!("{}/api/models/{repo}/revision/{revision}?blobs=true", opts.hf_endpoint);
-    let http = |why| SourceError::Http { url: url.clone(), why };
+    let http = |why| SourceError::Http { what: what.to_owned(), url: url.clone(), why };
     let mut request = client(opts).get(&url);
     if let Some(token) = &opts.hf_token {
         request = request.header("Authorization", format!("Bearer {token}"));
     }
-    let mut response = request.call().map_err(|e| http(e.to_string()))?;
+    let mut response = request.call().map_err(|e| http(unreachable(&e)))?;
     if response.status() != StatusCode::OK {
         return Err(http(refusal(&response, opts.hf_token.is_some())));
     }
@@ -94,12 +99,17 @@ pub(super) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Asks for a file's length and digest, and for the commit. Servers that do not say (mirrors) give an empty answer,
+/// Asks for the length and digest of the file of the model `what`, and for the commit. Servers that do not say (mirrors) give an empty answer,
 /// not an error.
 ///
 /// # Errors
 /// [`SourceError::Http`].
-pub(super) fn file_info(opts: &SourceOptions, url: &str) -> Result<(Expect, Option<String>), SourceError> {
+pub(super) fn file_info(
+    opts: &SourceOptions,
+    what: &str,
+    url: &str,
+) -> Result<(Expect, Option<String>), SourceError> {
+    let http = |url: &str, why| SourceError::Http { what: what.to_owned(), url: url.to_owned(), why };
     // The digest is in the first answer, which usually redirects elsewhere; only redirects within the host
     // (a renamed repository) are followed.
     let (client, mut url) = (client(opts), url.to_owned());
@@ -109,14 +119,14 @@ pub(super) fn file_info(opts: &SourceOptions, url: &str) -> Result<(Expect, Opti
             request = request.header("Authorization", format!("Bearer {token}"));
         }
         let response = request.config().max_redirects(0).build().call();
-        let response = response.map_err(|e| SourceError::Http { url: url.clone(), why: e.to_string() })?;
+        let response = response.map_err(|e| http(&url, unreachable(&e)))?;
         let status = response.status();
         match text(response.headers(), "location") {
             Some(to) if status.is_redirection() && to.starts_with('/') && !to.starts_with("//") => {
                 url = format!("{}{to}", origin_of(&url));
             }
             _ if status.is_client_error() && status != StatusCode::METHOD_NOT_ALLOWED => {
-                return Err(SourceError::Http { url, why: refusal(&response, opts.hf_token.is_some()) });
+                return Err(http(&url, refusal(&response, opts.hf_token.is_some())));
             }
             _ => return Ok(linked(&response)),
         }

@@ -28,6 +28,12 @@ pub(super) struct Download<'a> {
     pub meta: &'a Path,
 }
 
+impl Download<'_> {
+    fn failed(&self, why: String) -> SourceError {
+        SourceError::Http { what: self.what.to_owned(), url: self.url.to_owned(), why }
+    }
+}
+
 /// What a resume needs to know.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PartMeta {
@@ -101,10 +107,11 @@ pub(super) fn download(
         moved |= part.len() > before;
         // A server that never gave anything is not worth waiting for: the next source may be.
         if !moved {
-            return Err(SourceError::Http { url: get.url.to_owned(), why });
+            return Err(get.failed(why));
         }
         if failures > opts.retries {
-            return Err(SourceError::Dropped { url: get.url.to_owned(), got: part.len(), why });
+            let (what, url) = (get.what.to_owned(), get.url.to_owned());
+            return Err(SourceError::Dropped { what, url, got: part.len(), why });
         }
         opts.reporter.note(&format!("broke off at {} bytes ({why}), trying again", part.len()));
         thread::sleep(opts.retry_delay * failures);
@@ -160,7 +167,7 @@ fn request(
             request = request.header("If-Range", etag);
         }
     }
-    request.call().map_err(|e| Stop::Retry(e.to_string()))
+    request.call().map_err(|e| Stop::Retry(unreachable(&e)))
 }
 
 /// True if the response is the rest of the part: 206, from the right byte, of the same entity and length.
@@ -188,7 +195,7 @@ fn parse_content_range(value: &str) -> Option<(u64, Option<u64>)> {
 /// Refuses error pages, web pages, compressed streams, and a partial answer to a request for the whole.
 fn check_response(response: &Response<Body>, get: &Download<'_>, partial: bool) -> Result<(), Stop> {
     let status = response.status();
-    let fail = |why: String| Stop::Fail(SourceError::Http { url: get.url.to_owned(), why });
+    let fail = |why: String| Stop::Fail(get.failed(why));
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
         return Err(Stop::Retry(format!("HTTP {status}")));
     }
@@ -204,6 +211,15 @@ fn check_response(response: &Response<Body>, get: &Download<'_>, partial: bool) 
         return Err(fail(format!("the server sent the file {coding}-coded although that was ruled out")));
     }
     Ok(())
+}
+
+/// Why there is no answer, and what the user can do.
+pub(super) fn unreachable(error: &ureq::Error) -> String {
+    let why = error.to_string();
+    let why = why.strip_prefix("io: ").unwrap_or(&why);
+    format!(
+        "no answer ({why}); check the network and its proxy; `minfer list` shows the models that need none"
+    )
 }
 
 /// Why the server refused, and what the user can do. `token` tells whether one was sent.

@@ -30,10 +30,15 @@ impl Wanted<'_> {
         self.revision.unwrap_or(MAIN)
     }
 
-    /// `hf:owner/repo[@revision]/`, with which the names of its files begin.
-    fn prefix(&self) -> String {
+    /// `hf:owner/repo[@revision]`.
+    fn name(&self) -> String {
         let revision = self.revision.map_or(String::new(), |r| format!("@{r}"));
-        format!("hf:{}{revision}/", self.repo)
+        format!("hf:{}{revision}", self.repo)
+    }
+
+    /// [`name`](Self::name) and `/`, with which the names of its files begin.
+    fn prefix(&self) -> String {
+        format!("{}/", self.name())
     }
 
     /// The models of this repository and revision in the caches, by path in the repository.
@@ -86,15 +91,15 @@ impl Wanted<'_> {
                 for path in parts(file) {
                     // The other parts must be of the commit of the first.
                     let revision = found.commit.as_deref().unwrap_or(self.revision());
-                    let (expect, commit) =
-                        hf::file_info(opts, &hf::file_url(opts, self.repo, revision, &path))?;
+                    let (what, url) = (self.prefix() + &path, hf::file_url(opts, self.repo, revision, &path));
+                    let (expect, commit) = hf::file_info(opts, &what, &url)?;
                     found.commit = found.commit.or(commit);
                     found.files.push(HfFile { path, expect });
                 }
                 Ok(found)
             }
             pick => {
-                let all = hf::list_files(opts, self.repo, self.revision())?;
+                let all = hf::list_files(opts, &self.name(), self.repo, self.revision())?;
                 let paths: Vec<&str> = all.files.iter().map(|f| f.path.as_str()).collect();
                 let chosen = choose(&paths, quant(pick))
                     .map_err(|why| SourceError::NoChoice { repo: self.repo.to_owned(), why })?;

@@ -241,6 +241,13 @@ fn an_unreachable_server_fails_fast_and_offline_asks_nobody() {
     assert!(matches!(&error, SourceError::AllFailed { reasons, .. } if reasons.len() == 2), "{text}");
     assert!(text.contains("hf:owner/repo") && text.contains("MINFER_PYTHON"), "{text}");
     assert!(bench.notes.all().contains("trying pip:none==1"), "{}", bench.notes.all());
+    for name in ["hf:owner/repo", "hf:owner/repo@v1:Q4_0", "hf:owner/repo/a.gguf"] {
+        let text = bench.resolve(&ModelSpec::parse(name).unwrap()).unwrap_err().to_string();
+        let asked = name.strip_suffix(":Q4_0").unwrap_or(name);
+        assert!(text.starts_with(&format!("{asked} could not be fetched: no answer (")), "{text}");
+        let places = ["Connection refused", "minfer list", "[http://"].map(|part| text.find(part).unwrap());
+        assert!(places.is_sorted() && text.ends_with(']'), "why, what to do, address: {text}");
+    }
     bench.opts.offline = true;
     assert!(matches!(bench.resolve(&spec).unwrap_err(), SourceError::Offline { .. }));
     bench.assert_nothing_final();
