@@ -97,7 +97,8 @@ pub struct ModelOptions {
         value_parser = str::parse::<DeviceChoice>)]
     pub device: Vec<DeviceChoice>,
     /// Blocks for these devices, counted from the last one, or auto: as many as fit (also -ngl) [default: auto]
-    #[arg(long, aliases = ["ngl", "n-gpu-layers"], value_name = "N", value_parser = str::parse::<GpuLayers>)]
+    #[arg(long, aliases = ["ngl", "n-gpu-layers"], value_name = "N", allow_negative_numbers = true,
+        value_parser = str::parse::<GpuLayers>)]
     pub gpu_layers: Option<GpuLayers>,
     /// Type of the K cache (also -ctk)
     #[arg(long, alias = "ctk", value_name = "TYPE", default_value = "f16")]
