@@ -31,7 +31,7 @@ impl FromStr for GpuLayers {
     fn from_str(s: &str) -> Result<Self, String> {
         match s {
             "auto" => Ok(GpuLayers::Auto),
-            _ => s.parse().map(GpuLayers::Count).map_err(|_| "a whole number from 0 of blocks, or auto".into()),
+            _ => s.parse().map(GpuLayers::Count).map_err(|_| "a whole number from 0, or auto".into()),
         }
     }
 }
