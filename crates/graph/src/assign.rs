@@ -9,7 +9,20 @@ use std::collections::BTreeMap;
 /// A preference per node (placement by layer): the tag is asked before the priority order.
 pub type PlacementHint<'a> = &'a dyn Fn(&Node) -> Option<BackendTag>;
 
-/// Sets `backend` on every live node.
+/// A device was asked for a node and did not take it; another one did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The node; of those that stay together the one that was refused.
+    pub node: NodeId,
+    /// Its operation, before anything was fused.
+    pub op: &'static str,
+    /// The device.
+    pub backend: BackendTag,
+    /// Why.
+    pub reason: String,
+}
+
+/// Sets `backend` on every live node. Returns which devices refused nodes before others took them.
 ///
 /// Backends are asked in priority order, the hinted one first; the first that supports the node gets
 /// it. The store, load and attention of a KV layer go to one backend together, because the layer's
@@ -22,14 +35,16 @@ pub fn assign(
     graph: &mut Graph,
     backends: &Backends,
     hint: Option<PlacementHint<'_>>,
-) -> Result<(), GraphError> {
+) -> Result<Vec<Refusal>, GraphError> {
+    let mut refusals = Vec::new();
     for unit in units(graph) {
-        let tag = choose(graph, backends, &unit, hint)?;
+        let tag = choose(graph, backends, &unit, hint, &mut refusals)?;
         for id in unit {
             graph.nodes[id].backend = Some(tag);
         }
     }
-    assign_inputs(graph, backends)
+    assign_inputs(graph, backends)?;
+    Ok(refusals)
 }
 
 /// Live nodes that must stay together, in node order: one per ordinary node, one per KV layer.
@@ -53,6 +68,7 @@ fn choose(
     backends: &Backends,
     unit: &[NodeId],
     hint: Option<PlacementHint<'_>>,
+    refusals: &mut Vec<Refusal>,
 ) -> Result<BackendTag, GraphError> {
     let nodes = || unit.iter().map(|&id| graph.node(id));
     let mut pins = nodes().filter(|n| n.pinned).filter_map(|n| n.backend);
@@ -69,24 +85,22 @@ fn choose(
             first.into_iter().chain(backends.iter().map(|b| b.tag()).filter(|&t| Some(t) != first)).collect()
         }
     };
-    let mut refused_at = None;
-    let mut reasons = Vec::new();
+    let earlier = refusals.len();
     for tag in candidates {
         let backend = backends.get(tag)?;
         let refusal = nodes().find_map(|n| backend.supports(graph, n).err().map(|why| (n, why)));
         let Some((node, why)) = refusal else { return Ok(tag) };
-        reasons.push(if unit.len() == 1 {
-            format!("{tag}: {why}")
-        } else {
-            format!("{tag}: `{}` {}: {why}", node.name, node.op.name())
-        });
-        refused_at.get_or_insert(node.id);
+        refusals.push(Refusal { node: node.id, op: node.op.name(), backend: tag, reason: why.0 });
     }
-    if reasons.is_empty() {
-        reasons.push("there is no device".into());
-    }
-    let node = graph.node(refused_at.unwrap_or(unit[0])).reference();
-    Err(GraphError::Unassignable { node, reasons: reasons.join("; ") })
+    let mine = &refusals[earlier..];
+    let text = |r: &Refusal| match unit.len() {
+        1 => format!("{}: {}", r.backend, r.reason),
+        _ => format!("{}: `{}` {}: {}", r.backend, graph.node(r.node).name, r.op, r.reason),
+    };
+    let reasons: Vec<String> = mine.iter().map(text).collect();
+    let reasons = if reasons.is_empty() { "there is no device".into() } else { reasons.join("; ") };
+    let node = graph.node(mine.first().map_or(unit[0], |r| r.node)).reference();
+    Err(GraphError::Unassignable { node, reasons })
 }
 
 /// Unpinned inputs take the backend of their first live consumer, so that the common one-device step

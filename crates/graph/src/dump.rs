@@ -1,5 +1,6 @@
 //! A plan as text, JSON and DOT. The text is stable: it shows no uid, address or time.
 
+use crate::backend::BackendTag;
 use crate::graph::Node;
 use crate::memory::{Location, Placement};
 use crate::plan::Plan;
@@ -44,6 +45,10 @@ fn schedule_text(plan: &Plan) -> String {
                 writeln!(text, "  copies in {name} from {}: {least} B, {most} B in a full step", copy.from);
         }
     }
+    for ((op, backend, reason), names) in refused(plan) {
+        let _ =
+            writeln!(text, "not on {backend}: {} {op} nodes, `{}` first: {reason}", names.len(), names[0]);
+    }
     let counted = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
     let _ = writeln!(
         text,
@@ -55,6 +60,16 @@ fn schedule_text(plan: &Plan) -> String {
         counted(plan.capacity.tokens, "token", "tokens"),
     );
     text
+}
+
+/// Refused nodes by operation, device and reason.
+fn refused(plan: &Plan) -> BTreeMap<(&'static str, BackendTag, &str), Vec<&str>> {
+    let mut groups: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+    for r in &plan.refusals {
+        let name = plan.graph.node(r.node).name.as_str();
+        groups.entry((r.op, r.backend, r.reason.as_str())).or_default().push(name);
+    }
+    groups
 }
 
 fn split_line(i: usize, split: &Split) -> String {
@@ -127,6 +142,9 @@ pub fn json_plan(plan: &Plan) -> Value {
         "nodes": nodes,
         "outputs": plan.graph.outputs,
         "splits": splits,
+        "refused": refused(plan).into_iter().map(|((op, backend, reason), names)| {
+            json!({ "op": op, "device": backend.to_string(), "reason": reason, "nodes": names })
+        }).collect::<Vec<_>>(),
         "totals": {
             "splits": plan.splits.len(), "copies": copies.len(),
             "bytes_per_token": copied_bytes(plan, ONE_TOKEN),

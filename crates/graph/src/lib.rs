@@ -34,7 +34,7 @@ mod traffic;
 mod verify;
 
 pub use alloc::GraphAllocator;
-pub use assign::{PlacementHint, assign};
+pub use assign::{PlacementHint, Refusal, assign};
 pub use backend::{
     Backend, BackendKind, BackendTag, Backends, BufferId, BufferRules, BufferSlice, Capture, KvPair,
     MemoryInfo, NodeCall, PAGE, ReplayKey, Unsupported,

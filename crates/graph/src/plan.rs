@@ -1,6 +1,6 @@
 //! From a graph to a plan: verify, assign, fuse, memory, split, with a check after every pass.
 
-use crate::assign::{PlacementHint, assign};
+use crate::assign::{PlacementHint, Refusal, assign};
 use crate::backend::Backends;
 use crate::check::verify_schedule;
 use crate::error::GraphError;
@@ -39,6 +39,8 @@ impl PlanOptions<'_> {
 pub struct Plan {
     /// The assigned and fused graph. Its uid covers the options and the placement.
     pub graph: Graph,
+    /// Which devices refused nodes before others took them.
+    pub refusals: Vec<Refusal>,
     /// Runs of nodes per backend.
     pub splits: Vec<Split>,
     /// Where values live.
@@ -58,7 +60,7 @@ pub struct Plan {
 /// a device cannot bind, [`GraphError::Internal`] for a broken graph.
 pub fn plan(mut graph: Graph, backends: &Backends, opts: &PlanOptions<'_>) -> Result<Plan, GraphError> {
     verify(&graph)?;
-    assign(&mut graph, backends, opts.placement)?;
+    let refusals = assign(&mut graph, backends, opts.placement)?;
     check(&graph)?;
     let fusions = fuse(&mut graph, backends, opts.fuse);
     check(&graph)?;
@@ -67,7 +69,7 @@ pub fn plan(mut graph: Graph, backends: &Backends, opts: &PlanOptions<'_>) -> Re
     let splits = split_graph(&graph);
     plan_staging(&mut memory, &graph, &splits, backends, opts.capacity)?;
     let schedule = schedule(&graph, &splits);
-    let plan = Plan { graph, splits, memory, schedule, fusions, capacity: opts.capacity };
+    let plan = Plan { graph, refusals, splits, memory, schedule, fusions, capacity: opts.capacity };
     if cfg!(debug_assertions) {
         verify_schedule(&plan)
             .map_err(|h| GraphError::Internal { pass: "verify_schedule", reason: h.explain(&plan.graph) })?;

@@ -45,6 +45,12 @@ fn pins_and_hints_name_devices_that_exist() {
     let p = plan(chain(), &backends, &PlanOptions { placement: Some(&hint), ..opts }).unwrap();
     let tags: Vec<_> = p.graph.nodes.iter().map(|n| n.backend.unwrap()).collect();
     assert_eq!(tags, vec![GPU, GPU, CPU, GPU]);
+    // It is not lost: the plan says which node, and why.
+    let [refusal] = p.refusals.as_slice() else { panic!("{:?}", p.refusals) };
+    assert_eq!((refusal.node, refusal.op, refusal.backend), (2, "MatMul", GPU));
+    assert!(refusal.reason.contains("masked"), "{refusal:?}");
+    assert!(trace_plan(&p).contains("[graph] not on chaos:0: 1 MatMul nodes, `m` first: MatMul is masked\n"));
+    assert_eq!(json_plan(&p)["refused"][0]["nodes"], serde_json::json!(["m"]));
 }
 
 #[test]

@@ -52,16 +52,25 @@ impl Model {
 
     /// Places the weights of an opened file.
     pub fn from_file(file: ModelFile, options: LoadOptions<'_>) -> Result<Model, Error> {
+        let backends = options.layout.open(options.threads)?;
+        Self::on(backends, file, options)
+    }
+
+    /// Places the weights on devices that are open.
+    fn on(mut backends: Backends, file: ModelFile, options: LoadOptions<'_>) -> Result<Model, Error> {
         let spec = file.spec()?;
         let layout = options.layout;
         layout.check(&spec)?;
-        let mut backends = layout.open(options.threads)?;
         let id = fingerprint(&file);
         let placed = layout.weights(&spec, &backends)?;
         let mut quiet = |_| {};
         let progress = options.progress.unwrap_or(&mut quiet);
         load_weights(&file, &placed, &mut backends, options.load, progress)?;
-        let device = describe(&layout, &backends);
+        let mut device = describe(&layout, &backends);
+        match layout.n_refused(&spec, &backends)? {
+            0 => {}
+            n => device += &format!(", {n} nodes not where their blocks are (`minfer graph` says why)"),
+        }
         let backends = Mutex::new(backends);
         Ok(Model { inner: Arc::new(Inner { file, spec, id, layout, backends, device }) })
     }
@@ -122,4 +131,64 @@ fn describe(layout: &Layout, backends: &Backends) -> String {
         _ => format!("{} ({})", b.name(), layout.describe(b.tag())),
     };
     backends.iter().map(one).collect::<Vec<_>>().join(" + ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::{DeviceChoice, cpu_backend};
+    use crate::{Control, GpuLayers, Placement, Session, SessionOptions};
+    use minfer_graph::{BackendTag, Chaos, MemoryInfo};
+    use minfer_models::Stage;
+    use minfer_testkit::tiny::TinySpec;
+
+    fn logits(model: &Model) -> (Vec<u32>, usize) {
+        let options = SessionOptions { n_ctx: 64, n_batch: 16, ..Default::default() };
+        let mut session = Session::new(model, options).unwrap();
+        let seq = session.new_sequence().unwrap();
+        let tokens: Vec<u32> = (0..30).map(|i| (i * i * 7 + 3) % 200).collect();
+        let mut bits = Vec::new();
+        let mut take = |_: usize, row: &[f32]| {
+            bits.extend(row.iter().map(|x| x.to_bits()));
+            Ok(())
+        };
+        session.evaluate(seq, &tokens, &Control::default(), &mut take).unwrap();
+        let splits = session.plan(Stage::Full).unwrap().splits.len();
+        (bits, splits)
+    }
+
+    /// What a device has no kernel for runs on the CPU, whatever it is; nothing is lost and the user is told.
+    #[test]
+    fn nodes_that_a_device_refuses_run_elsewhere_with_the_same_bits() {
+        for family in ["llama", "qwen3moe", "gemma2"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("model.gguf");
+            std::fs::write(&path, TinySpec::named(family).unwrap().to_bytes().unwrap()).unwrap();
+            let file = || ModelFile::open(&path).unwrap();
+            let (expected, _) = logits(&Model::load(&path, LoadOptions::default()).unwrap());
+            let device = DeviceChoice::Chaos { index: 0, kib: None };
+            let placement = Placement::new([device], GpuLayers::Count(2));
+            let layout = placement.resolve(&file(), &SessionOptions::default()).unwrap();
+            for refused in ["RmsNorm", "Attention", "Add", "Rope", "MatMul", "KvStore", "Embed"] {
+                let cpu = cpu_backend(Some(2)).unwrap();
+                let chaos = Chaos::new(cpu.sibling(MemoryInfo::default()), device.tag())
+                    .with_mask(move |op| op.name() != refused);
+                let mut backends = Backends::new();
+                backends.push(Box::new(cpu));
+                backends.push(Box::new(chaos));
+                let options = LoadOptions { layout: layout.clone(), ..Default::default() };
+                let model = Model::on(backends, file(), options).unwrap();
+                let (bits, splits) = logits(&model);
+                assert!(bits == expected, "{family} without {refused}");
+                let told = model.device().contains("`minfer graph` says why");
+                // Nothing of the last blocks embeds; whatever else is refused cuts them.
+                assert_eq!(
+                    (told, splits > 3),
+                    (refused != "Embed", refused != "Embed"),
+                    "{family}, {refused}"
+                );
+                assert_eq!(model.layout().device_of(Some(0)), BackendTag::CPU);
+            }
+        }
+    }
 }

@@ -275,6 +275,12 @@ impl Layout {
         Ok(loads.collect())
     }
 
+    /// Nodes that are elsewhere than their block, because its device has no kernel for them.
+    pub(crate) fn n_refused(&self, spec: &ModelSpec, backends: &Backends) -> Result<usize, Error> {
+        let refusals = self.smallest_plan(spec, backends, 1)?.refusals;
+        Ok(refusals.iter().filter(|r| r.backend != BackendTag::CPU).count())
+    }
+
     fn smallest_plan(&self, spec: &ModelSpec, backends: &Backends, n_ctx: usize) -> Result<Plan, Error> {
         let capacity = StepDims { tokens: 1, outputs: 1, seqs: 1 };
         let params = GraphParams { stage: Stage::Full, capacity, max_pages: n_ctx.div_ceil(PAGE) };
