@@ -20,6 +20,8 @@ VOCABULARIES = ["gpt-2", "llama-bpe", "qwen2", "llama-spm", "phi-3"]
 # Every way of cutting and threading a run must give the same bits.
 CUTS = [("1", "1"), ("2", "1"), ("1", "7"), ("2", "7"), ("1", "64"), ("2", "64"), ("1", "512"), ("2", "512")]
 HASHED_TOKENS = "160"
+# Blocks on other devices: a tied model without biases and an untied one with, and few tokens, for the lane's time.
+PLACED = ["smollm2-135m-q4_1", "qwen2.5-coder-0.5b-q4_k_m"]
 PLACED_TOKENS = "64"
 
 
@@ -166,7 +168,8 @@ def main():
         for name, nll in texts.items():
             run.text(model, name, nll)
         run.same_bits(model)
-        run.placement(model)
+        if stem in PLACED:
+            run.placement(model)
     print(f"{run.done} comparisons, {run.failed} failed")
     sys.exit(3 if run.done == 0 else run.failed > 0)
 
