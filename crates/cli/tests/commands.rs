@@ -89,6 +89,7 @@ fn graph_shows_nodes_splits_and_memory_in_three_forms() {
     assert!(succeeds(&output(&["graph", path, "--format", "dot"])).starts_with("digraph"));
 }
 
+/// R110: `MINFER_GRAPH_TRACE` of a run.
 #[test]
 fn graph_trace_is_printed_once_per_plan() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,6 +99,7 @@ fn graph_trace_is_printed_once_per_plan() {
     assert_eq!(stderr(&o).matches("split 0").count(), 1, "{}", stderr(&o));
 }
 
+/// R117: `MINFER_GRAPH_DUMP` of a run.
 #[test]
 fn graph_dump_writes_logits_and_kv() {
     let folder = tempfile::tempdir().unwrap();

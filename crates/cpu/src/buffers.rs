@@ -211,6 +211,7 @@ mod tests {
         BufferSlice { buffer, offset, len }
     }
 
+    /// R80: the pool behind both ways.
     #[test]
     fn recycles_only_past_the_fresh_path() {
         let mut pool = BufferPool::new();

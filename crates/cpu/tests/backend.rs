@@ -48,6 +48,7 @@ fn host_copies_and_captures() {
     backend.free_buffer(buffer);
 }
 
+/// R80: the free list, and the way past it.
 #[test]
 fn a_freed_buffer_comes_back_only_through_the_free_list() {
     let mut backend = CpuBackend::new(CpuOptions::default());
@@ -62,6 +63,7 @@ fn a_freed_buffer_comes_back_only_through_the_free_list() {
     assert!(matches!(backend.alloc_fresh(usize::MAX), Err(BackendError::OutOfMemory(_))));
 }
 
+/// R51: what is not supported is said before it runs.
 #[test]
 fn supports_what_it_can_run() {
     let backend = CpuBackend::new(CpuOptions::default());

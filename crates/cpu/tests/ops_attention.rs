@@ -33,6 +33,7 @@ fn check(case: &Case, seed: u64) {
     assert_close(&got, &setup.reference_f64(), 1e-5, &what);
 }
 
+/// R135: sizes of heads, and heads that share keys and values.
 #[test]
 fn head_sizes_and_groups() {
     for (i, head_dim) in [16, 32, 64, 80, 96, 128, 256, 20, 8].into_iter().enumerate() {
@@ -49,6 +50,7 @@ fn head_sizes_and_groups() {
     }
 }
 
+/// R135: contexts around the ends of pages.
 #[test]
 fn contexts() {
     for context in [1, 63, 64, 65, 127, 128, 129, 130, 400] {
@@ -151,6 +153,7 @@ fn large_scores_and_nan() {
     assert!(setup.run().iter().all(|x| x.abs() <= 1.0));
 }
 
+/// R48, R89: extents and pages outside the region.
 #[test]
 fn bad_extents_and_tables_are_errors() {
     let case = case((2, 1), 16, &[(100, 3), (0, 2)]);

@@ -61,6 +61,7 @@ fn zip(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> Vec<f32> {
     a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect()
 }
 
+/// R88: against a definition in f64.
 #[test]
 fn elementwise() {
     check_elementwise(Op::Add, |a, b| zip(a, b, |a, b| a + b));
@@ -91,6 +92,7 @@ fn swiglu_is_its_decomposition_and_close_to_f64() {
     assert_close(&got, &want, 1e-5, "f64");
 }
 
+/// R86, R88: against a definition in f64.
 #[test]
 fn rms_norm_and_bias() {
     for options in all_options() {
@@ -222,6 +224,7 @@ fn check_rope(style: RopeStyle, head_dim: usize, n_rot: usize, with_factors: boo
     }
 }
 
+/// R48, R87: a weight that is missing, rows by index.
 #[test]
 fn embedding_and_row_choice() {
     let mut b = GraphBuilder::new();
@@ -254,6 +257,7 @@ fn embedding_and_row_choice() {
     bench.run_all();
 }
 
+/// R57, R82: every type, two heads, rows in three pages; the rest stays.
 #[test]
 fn kv_store_places_rows() {
     let kv = KvShape { layer: 3, n_kv_head: 2, head_dim: 20, v_dim: 9 };
@@ -318,6 +322,7 @@ fn kv_store_places_rows() {
     }
 }
 
+/// R48, R83: buffers of another size, or over each other.
 #[test]
 fn overlaps_and_wrong_lengths_are_refused() {
     let mut b = GraphBuilder::new();

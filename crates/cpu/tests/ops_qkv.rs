@@ -129,6 +129,7 @@ fn step(layer: &Layer, bench: &mut Bench, x: &[f32], from: usize, to: usize) -> 
     (bench.get(layer.q), bench.get(layer.out))
 }
 
+/// R85: the fused op against its parts, also in the cache.
 #[test]
 fn fused_equals_apart() {
     let x = Random::new(8).values(150 * EMBD);
@@ -171,6 +172,7 @@ fn chunks_equal_the_whole() {
     }
 }
 
+/// R48, R89: rows outside the region.
 #[test]
 fn bad_rows_are_refused_before_anything_is_written() {
     let fused = layer(true, TensorType::F32);

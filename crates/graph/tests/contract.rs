@@ -16,6 +16,7 @@ fn chain() -> Graph {
     b.finish(3)
 }
 
+/// R3, R38, R51: reasons of every device, in order of priority.
 #[test]
 fn unassignable_lists_every_reason() {
     let gpu = reference(GPU).refuse("MatMul", "no such kernel");
@@ -29,6 +30,7 @@ fn unassignable_lists_every_reason() {
     assert!(error.to_string().contains("there is no device"), "{error}");
 }
 
+/// R3: a pin or hint to a device that is not there; a hint that is refused.
 #[test]
 fn pins_and_hints_name_devices_that_exist() {
     let (backends, _) = host_and_gpu(chaos(GPU));
@@ -53,6 +55,7 @@ fn pins_and_hints_name_devices_that_exist() {
     assert_eq!(json_plan(&p)["refused"][0]["nodes"], serde_json::json!(["m"]));
 }
 
+/// R68: a plan on devices of which one is missing.
 #[test]
 fn missing_backend_is_named() {
     let (backends, _) = host_and_gpu(chaos(GPU));
@@ -67,6 +70,7 @@ fn missing_backend_is_named() {
     assert!(matches!(GraphAllocator::new(&rig.plan, &mut host_only, None), Err(GraphError::NoBackend(GPU))));
 }
 
+/// R71: a split on another device than its node's buffer.
 #[test]
 fn wrong_backend_is_named() {
     let (backends, _) = host_and_gpu(chaos(GPU));
@@ -76,7 +80,7 @@ fn wrong_backend_is_named() {
     assert_eq!(error.to_string(), "node 1 `silu` (Silu): buffer on chaos:0 but its split runs on cpu");
 }
 
-/// R49: the first error comes back, nothing runs behind it, and the next step works.
+/// R20, R45, R48, R49, R87: the first error comes back, nothing runs behind it, and the next step works.
 #[test]
 fn error_stops_and_leaves_nothing() {
     for deferred in [false, true] {
@@ -114,6 +118,7 @@ fn error_stops_and_leaves_nothing() {
     }
 }
 
+/// R6, R48, R56: steps beyond the plan, inputs of another length or type.
 #[test]
 fn capacity_and_input_lengths() {
     let mut rig = Rig::new(&chain(), one(), &PlanOptions::new(dims(4, 4, 2))).unwrap();
@@ -137,7 +142,7 @@ fn capacity_and_input_lengths() {
     assert!(rig.read(1, dims(2, 0, 1)).is_err(), "not an output");
 }
 
-/// Outputs = 0 runs nothing of the head, and says nothing against it.
+/// R137: outputs = 0 runs nothing of the head, and says nothing against it.
 #[test]
 fn zero_outputs() {
     for seed in 0..10 {
@@ -157,7 +162,7 @@ fn zero_outputs() {
     }
 }
 
-/// Captures come in node order, hold what the node wrote even if its memory is used again, leave out
+/// R42, R69, R105: captures come in node order, hold what the node wrote even if its memory is used again, leave out
 /// KV nodes, and cost no extra waits.
 #[test]
 fn captures_are_what_nodes_wrote() {
@@ -217,6 +222,7 @@ fn cancel_between_nodes() {
     rig.execute(Step { cancel: Some(&cancel), ..Step::new(dims(2, 0, 1)) }).unwrap();
 }
 
+/// R5, R55: regions that are missing, of another shape, or elsewhere.
 #[test]
 fn kv_regions_must_fit() {
     let mut b = GraphBuilder::new();
@@ -255,7 +261,7 @@ fn allocator_belongs_to_its_plan() {
     assert!(matches!(error, GraphError::Internal { .. }));
 }
 
-/// C24: every option that changes the plan changes its uid; equal options do not.
+/// R58, R136, C24: every option that changes the plan changes its uid; equal options do not.
 #[test]
 fn uid_covers_the_options() {
     let backends = one();
@@ -275,6 +281,7 @@ fn uid_covers_the_options() {
     assert_eq!(all[0], uid(opts));
 }
 
+/// R110: splits and counts of ops, once per plan.
 #[test]
 fn trace_prints_each_plan_once() {
     let lines = Arc::new(Mutex::new(Vec::new()));
@@ -302,6 +309,7 @@ fn trace_prints_each_plan_once() {
     );
 }
 
+/// R1, R29: the stages of a plan in the dumps.
 #[test]
 fn dumps_show_the_plan() {
     let (backends, _) = host_and_gpu(chaos(GPU));

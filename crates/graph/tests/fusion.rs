@@ -28,7 +28,7 @@ fn opts(fuse: FusionSwitches) -> PlanOptions<'static> {
     PlanOptions { fuse, ..PlanOptions::new(dims(4, 4, 1)) }
 }
 
-/// Every combination of switches gives the bits of no fusion at all, on plain and deferred devices,
+/// R131: every combination of switches gives the bits of no fusion at all, on plain and deferred devices,
 /// over a prompt and two tokens behind it.
 #[test]
 fn fused_equals_plain() {
@@ -59,7 +59,7 @@ fn fused_equals_plain() {
     }
 }
 
-/// The fused op equals the graph of its own decomposition, also in the KV region.
+/// R86, R131: the fused op equals the graph of its own decomposition, also in the KV region.
 #[test]
 fn fused_equals_its_decomposition() {
     for bias in [false, true] {
@@ -106,7 +106,7 @@ fn orphans_stay_dead() {
     assert_eq!(rig.scheduler.counters.nodes, executed as u64);
 }
 
-/// `Mul(Silu(gate), up)` in both operand orders, and with two Silus.
+/// R131: `Mul(Silu(gate), up)` in both operand orders, and with two Silus.
 #[test]
 fn swiglu_operand_orders() {
     for order in 0..3 {
@@ -131,6 +131,7 @@ fn refusals(graph: Graph, backends: &Backends) -> Vec<(Fusion, FusionRefusal)> {
     p.fusions.refused.into_iter().map(|r| (r.fusion, r.why)).collect()
 }
 
+/// R131: one case for every reason.
 #[test]
 fn refusals_are_typed() {
     // The product is read elsewhere, is an output, sits on another device.
@@ -218,6 +219,7 @@ fn odd_layer(case: usize) -> Graph {
     b.finish(0)
 }
 
+/// R131: layers with one detail wrong stay as they are, and are right.
 #[test]
 fn qkv_refusals() {
     let reason = |case| {
@@ -248,7 +250,7 @@ fn qkv_refusals() {
     }
 }
 
-/// Random graphs with all fusions against none.
+/// R131: random graphs with all fusions against none.
 #[test]
 fn random_graphs_fused_equal_plain() {
     let mut applied = 0;

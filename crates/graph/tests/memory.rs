@@ -18,7 +18,7 @@ fn all_rules() -> [BufferRules; 5] {
     ]
 }
 
-/// A3, B1: shared memory gives the bits of one buffer per node, under every kind of buffer rules, and
+/// R4, R14, R132, A3, B1: shared memory gives the bits of one buffer per node, under every kind of buffer rules, and
 /// the plan passes a checker of its own.
 #[test]
 fn shared_equals_unshared() {
@@ -49,7 +49,7 @@ fn shared_equals_unshared() {
     assert!(shared_values > 1000, "{shared_values} values share memory");
 }
 
-/// Two devices with different rules: every arena keeps its own.
+/// R4: two devices with different rules: every arena keeps its own.
 #[test]
 fn plans_of_two_devices_check() {
     for seed in 0..60 {
@@ -159,7 +159,7 @@ fn in_place_chain_keeps_its_buffer() {
     assert_eq!(bits(&rig.run(1, 0, step).unwrap()), bits(&apart.run(1, 0, step).unwrap()));
 }
 
-/// No alias onto an input, an output, a value read later or twice, or a value of another size.
+/// R83: no alias onto an input, an output, a value read later or twice, or a value of another size.
 #[test]
 fn in_place_only_where_safe() {
     let mut b = GraphBuilder::new();
@@ -179,7 +179,7 @@ fn in_place_only_where_safe() {
     check_memory(&p, &|_| loose()).unwrap();
 }
 
-/// R15: the executor walks node order; liveness by a Kahn order, which moves nodes with early sources
+/// R14, R15: the executor walks node order; liveness by a Kahn order, which moves nodes with early sources
 /// forward, would end the residual too soon. Here the two orders differ, and the residual lives on.
 #[test]
 fn residual_outlives_attention() {
@@ -243,7 +243,7 @@ fn known_sizes() {
     assert_eq!((bytes(h), bytes(tail), bytes(logits)), (1_835_008, 3_584, 607_744));
 }
 
-/// Buffers go back where they came from.
+/// R55, R132: buffers go back where they came from.
 #[test]
 fn release_gives_everything_back() {
     let (mut backends, _) = host_and_gpu(chaos(GPU));

@@ -6,6 +6,7 @@ use minfer_testkit::schedule::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// R28, R29, R35, R119: one device, one split, no cross edges.
 #[test]
 fn assign_all_cpu_and_single_split() {
     let mut b = GraphBuilder::new();
@@ -19,6 +20,7 @@ fn assign_all_cpu_and_single_split() {
     assert!(p.memory.staging.is_empty());
 }
 
+/// R17, R28–R30, R32, R33, R120: the chapter's example, to the last id.
 #[test]
 fn split_on_backend_change() {
     let (backends, _) = host_and_gpu(chaos(GPU));
@@ -36,6 +38,7 @@ fn split_on_backend_change() {
     );
 }
 
+/// R41, R43, R44, R121: `silu(x) + x` on one device that computes at once, and on one that queues.
 #[test]
 fn execute_single_backend_graph() {
     for deferred in [false, true] {
@@ -60,7 +63,8 @@ fn execute_single_backend_graph() {
     }
 }
 
-/// R32, R34, R79: the chapter's example with fresh inputs each time, with minimal counters.
+/// R7, R24, R25, R27, R34, R39, R44, R46, R60, R79:
+/// the chapter's example with fresh inputs each time, with minimal counters.
 #[test]
 fn seed_example_three_times() {
     for pending in [PendingRead::Error, PendingRead::Poison] {
@@ -93,7 +97,7 @@ fn silu_plus_x(seed: u64, step: StepDims) -> Vec<f32> {
     rig.run(seed, 0, step).unwrap().remove(0)
 }
 
-/// R39, R73: one producer, consumers on two other devices and on its own; each reads its own copy.
+/// R39, R55, R72, R73, R79: one producer, consumers on two other devices and on its own; each reads its own copy.
 #[test]
 fn one_value_read_on_three_devices() {
     let build = |pins: [Option<BackendTag>; 6]| {
@@ -133,7 +137,7 @@ fn one_value_read_on_three_devices() {
     assert_eq!(per_run, rig.plan.memory.staging.len() as u64);
 }
 
-/// A staged copy of an earlier run is invisible, even if the copy is not made again.
+/// R72, R79: a staged copy of an earlier run is invisible, even if the copy is not made again.
 #[test]
 fn stale_staging_is_an_error() {
     let (backends, _) = host_and_gpu(chaos(GPU));
@@ -144,7 +148,7 @@ fn stale_staging_is_an_error() {
     assert!(matches!(&error, GraphError::NoBuffer { node } if node.name == "silu"), "{error}");
 }
 
-/// R31: as many boundaries as alternations, for random placements; ranges cover all nodes.
+/// R28, R30, R31: as many boundaries as alternations, for random placements; ranges cover all nodes.
 #[test]
 fn boundaries_are_alternations() {
     for seed in 0..50 {
@@ -174,7 +178,8 @@ fn random_place(seed: u64) -> impl Fn(&Node) -> Option<BackendTag> {
     }
 }
 
-/// A2: random placements and op masks over two deferred devices equal one synchronous device, bit for
+/// R7, R25, R36, R37, R44, R98, A2:
+/// random placements and op masks over two deferred devices equal one synchronous device, bit for
 /// bit, three runs each with fresh inputs, also with reads of pending bytes poisoned instead of refused.
 #[test]
 fn random_placements_match_one_device() {
@@ -208,7 +213,7 @@ fn random_placements_match_one_device() {
     }
 }
 
-/// A deferred host gives the same bits as a synchronous one.
+/// R19: a deferred host gives the same bits as a synchronous one.
 #[test]
 fn deferred_host_matches() {
     for seed in 0..20 {
@@ -224,7 +229,7 @@ fn deferred_host_matches() {
     }
 }
 
-/// An unpinned input follows its first consumer, opens no split, and is staged for others, also where
+/// R33: an unpinned input follows its first consumer, opens no split, and is staged for others, also where
 /// it is read by the very first split of another device.
 #[test]
 fn inputs_open_no_split() {
@@ -249,7 +254,7 @@ fn inputs_open_no_split() {
     }
 }
 
-/// Dead nodes open no split, wherever they were to run; a value read twice is one input.
+/// R33, R41, R70: dead nodes open no split, wherever they were to run; a value read twice is one input.
 #[test]
 fn dead_nodes_open_no_split() {
     let mut b = GraphBuilder::new();
@@ -273,7 +278,7 @@ fn dead_nodes_open_no_split() {
     assert_eq!((handle.stats().queued, rig.scheduler.counters.copies), (2, 1));
 }
 
-/// The KV nodes of a layer stay together even if priority alone would part them.
+/// R5, R37: the KV nodes of a layer stay together even if priority alone would part them.
 #[test]
 fn kv_layer_stays_on_one_device() {
     let mut b = GraphBuilder::new();
@@ -297,7 +302,7 @@ fn kv_layer_stays_on_one_device() {
     }
 }
 
-/// R62 to R67: the third run records, later ones replay; the key rounds pages up; captures and
+/// R62–R67, R136: the third run records, later ones replay; the key rounds pages up; captures and
 /// prompts keep it off; positions come from buffers, so that replays differ as they should.
 #[test]
 fn replay_equals_direct() {
@@ -335,7 +340,7 @@ fn replay_equals_direct() {
     assert!(seen > 0);
 }
 
-/// Recordings belong to the buffers they were made with: two allocators of one plan, used in turn.
+/// R53, R63: recordings belong to the buffers they were made with: two allocators of one plan, used in turn.
 #[test]
 fn replay_keeps_allocators_apart() {
     let mut b = GraphBuilder::new();
@@ -364,6 +369,7 @@ fn replay_keeps_allocators_apart() {
     assert_eq!(handle.stats().replays, 4);
 }
 
+/// R7, R25, R34, R40, R42, R43, R97, R99, R107:
 /// The protocol of the chapter's example, and what the simulation says when a part of it is missing.
 #[test]
 fn simulation_finds_protocol_faults() {
@@ -407,6 +413,7 @@ fn simulation_finds_protocol_faults() {
     assert_eq!(clobber, Err((2, 0, HazardKind::SharedInput)), "an input must outlive the step");
 }
 
+/// R7, R10, R14, R16, R17, R22, R31, R37, R40, R41, R45, R49:
 /// Random graphs on random devices, with faults and broken plans: the long form is `minfer-fuzz schedule`.
 #[test]
 fn random_cases_hold() {
@@ -429,7 +436,7 @@ fn random_cases_hold() {
     assert!(faults > 20 && replays > 100, "{faults} {replays}");
 }
 
-/// A step that fails while its split is recorded leaves no half recording, whether the device fails or
+/// R51, R67: a step that fails while its split is recorded leaves no half recording, whether the device fails or
 /// refuses a call: the split is recorded anew.
 #[test]
 fn failed_recordings_are_forgotten() {
@@ -466,7 +473,7 @@ fn failed_recordings_are_forgotten() {
     }
 }
 
-/// An error says how far the step came.
+/// R45, R95: an error says how far the step came.
 #[test]
 fn progress_tells_what_had_run() {
     let (backends, handle) = host_and_gpu(chaos(GPU));

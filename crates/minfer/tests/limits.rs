@@ -57,6 +57,7 @@ fn senseless_requests_are_refused() {
     assert_eq!(Session::new(&model, endless).err().unwrap().kind(), ErrorKind::Input);
 }
 
+/// R52: a step that ends early costs no more than itself.
 #[test]
 fn a_cancelled_step_leaves_the_sequence_as_it_was() {
     let file = tiny("qwen2");

@@ -130,6 +130,7 @@ fn counted(session: &mut Session, tokens: usize) -> Traffic {
     }
 }
 
+/// R36, R37, R60: nothing, one block, half and all of them on other devices.
 #[test]
 fn blocks_on_other_devices_give_the_same_bits_with_the_predicted_copies() {
     for family in FAMILIES.map(|f| f.name) {

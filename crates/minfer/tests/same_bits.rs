@@ -29,6 +29,7 @@ fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits())
 }
 
+/// R13: every family against a pass in f64 without cache, graph or threads.
 #[test]
 fn engine_agrees_with_the_naive_model() {
     for family in FAMILIES.map(|f| f.name) {
@@ -46,7 +47,7 @@ fn engine_agrees_with_the_naive_model() {
     }
 }
 
-/// Where llama.cpp keeps to the architecture's definition the engine gives its results.
+/// R138: where llama.cpp keeps to the architecture's definition the engine gives its results.
 #[test]
 fn engine_agrees_with_the_recordings() {
     let mut compared = 0;
@@ -112,6 +113,7 @@ fn threads_and_chunks_change_no_bit_in_any_cache_type() {
     }
 }
 
+/// R137: the head on one row or on all.
 #[test]
 fn last_row_alone_equals_that_row_of_all() {
     let file = tiny("qwen2");

@@ -12,6 +12,7 @@ fn reference() -> ReferenceBackend {
     ReferenceBackend::new(BackendTag::CPU)
 }
 
+/// R83: in place and apart, for every op that may.
 #[test]
 fn reference_passes_with_and_without_aliases() {
     let mut in_place = reference();

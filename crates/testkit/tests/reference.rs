@@ -224,6 +224,7 @@ fn run(m: &Model, ids: &[u32], chunks: &[usize], pages: &[i32; 4]) -> Vec<f32> {
     out
 }
 
+/// R84: the graph with weights by name against a pass without graph.
 #[test]
 fn a_model_on_the_reference_agrees_with_the_naive_pass() {
     let mut rng = Rng::new(3);

@@ -1,6 +1,8 @@
-//! Documents that the program itself can tell: `docs/knobs.md`, `docs/cli.md` and `docs/models.md`. They are committed, and
-//! `cargo xtask docs --check` fails when they have gone stale.
+//! Documents that the program itself can tell, `docs/knobs.md`, `docs/cli.md` and `docs/models.md`, and `docs/requirements.md`,
+//! which the tests tell. They are committed, and `cargo xtask docs --check` fails when they have gone stale.
 
+use crate::requirements;
+use crate::tree::Tree;
 use anyhow::{Context, Result, bail, ensure};
 use minfer_gguf::TensorType;
 use minfer_text::{PreTokenizer, Tokenizer};
@@ -10,15 +12,26 @@ use std::path::Path;
 use std::process::Command;
 
 /// Says at the top of each document where it comes from.
-const ORIGIN: &str = "<!-- Written by `cargo xtask docs`; edits here are lost. -->\n\n";
+pub const ORIGIN: &str = "<!-- Written by `cargo xtask docs`; edits here are lost. -->\n\n";
+
+/// What writes a document, from the folder of the workspace.
+type Make = fn(&Path) -> Result<String>;
+
+/// The documents. Those that do not need the program come first: they are written even if it does not build.
+const DOCUMENTS: [(&str, Make); 4] = [
+    (requirements::DOCUMENT, |root| requirements::page(&Tree::load(root)?, ORIGIN)),
+    ("docs/models.md", |_| models_page()),
+    ("docs/knobs.md", knobs_page),
+    ("docs/cli.md", cli_page),
+];
 
 /// Writes the documents.
 ///
 /// # Errors
 /// The program does not build or run, or a file cannot be written.
 pub fn write(root: &Path) -> Result<()> {
-    for (path, text) in documents(root)? {
-        std::fs::write(root.join(path), text).with_context(|| format!("writing {path}"))?;
+    for (path, make) in DOCUMENTS {
+        std::fs::write(root.join(path), make(root)?).with_context(|| format!("writing {path}"))?;
     }
     Ok(())
 }
@@ -28,21 +41,11 @@ pub fn write(root: &Path) -> Result<()> {
 /// # Errors
 /// As [`write()`], or a document differs.
 pub fn check(root: &Path) -> Result<()> {
-    for (path, text) in documents(root)? {
+    for (path, make) in DOCUMENTS {
         let committed = std::fs::read_to_string(root.join(path)).unwrap_or_default();
-        ensure!(committed == text, "{path} is stale; run `cargo xtask docs`");
+        ensure!(committed == make(root)?, "{path} is stale; run `cargo xtask docs`");
     }
     Ok(())
-}
-
-fn documents(root: &Path) -> Result<[(&'static str, String); 3]> {
-    let knobs =
-        serde_json::from_str(&minfer(root, &["knobs", "--json"])?).context("`minfer knobs --json`")?;
-    Ok([
-        ("docs/knobs.md", knobs_page(&knobs)?),
-        ("docs/cli.md", cli_page(root)?),
-        ("docs/models.md", models_page()?),
-    ])
 }
 
 /// What a model file may have in it.
@@ -80,7 +83,12 @@ fn minfer(root: &Path, args: &[&str]) -> Result<String> {
     String::from_utf8(out.stdout).context("the output is no text")
 }
 
-fn knobs_page(knobs: &Value) -> Result<String> {
+fn knobs_page(root: &Path) -> Result<String> {
+    let knobs = serde_json::from_str(&minfer(root, &["knobs", "--json"])?);
+    knobs_table(&knobs.context("`minfer knobs --json`")?)
+}
+
+fn knobs_table(knobs: &Value) -> Result<String> {
     let rows = knobs.as_array().context("`minfer knobs --json` prints no list")?;
     let mut page = format!(
         "# Environment variables\n\n{ORIGIN}| Name | Value | Default | Effect |\n|---|---|---|---|\n"
@@ -127,10 +135,10 @@ mod tests {
     fn knobs_become_a_table() {
         let knobs =
             serde_json::json!([{ "name": "MINFER_X", "value": "a | b", "default": "a", "help": "does x" }]);
-        let page = knobs_page(&knobs).unwrap();
+        let page = knobs_table(&knobs).unwrap();
         assert!(page.ends_with("| `MINFER_X` | a \\| b | a | does x |\n"), "{page}");
-        assert!(knobs_page(&serde_json::json!([{ "name": "X" }])).is_err());
-        assert!(knobs_page(&serde_json::json!({})).is_err());
+        assert!(knobs_table(&serde_json::json!([{ "name": "X" }])).is_err());
+        assert!(knobs_table(&serde_json::json!({})).is_err());
     }
 
     #[test]

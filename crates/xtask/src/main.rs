@@ -5,6 +5,7 @@
 
 mod code;
 mod docs;
+mod requirements;
 mod tidy;
 mod tree;
 

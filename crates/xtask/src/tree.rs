@@ -96,6 +96,8 @@ fn collect(folder: &Path, prefix: &str, out: &mut Vec<(String, String)>) -> Resu
             if !skipped && (!name.starts_with('.') || HIDDEN.contains(&name.as_str())) {
                 collect(&entry.path(), &format!("{path}/"), out)?;
             }
+        } else if name == ".git" {
+            // A linked working tree has a file in place of the folder.
         } else if let Ok(text) = String::from_utf8(std::fs::read(entry.path())?) {
             out.push((path, text));
         }

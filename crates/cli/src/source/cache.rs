@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -15,6 +15,11 @@ use super::choose::{Group, group};
 use super::error::SourceError;
 use super::part::{Expect, sha256_of};
 use super::report::Reporter;
+
+/// How long a lock is tried before another process is said to hold it. A child that was just started has a copy
+/// of every open file, locks included, until it becomes its program: for a moment even a lock that was given back,
+/// or that of a process that ended, looks taken.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A complete model in one of the caches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -151,7 +156,7 @@ impl Slot {
     /// Makes the folder and takes the lock, waiting for another process if need be. Dropping the file unlocks.
     pub fn lock(&self, reporter: &dyn Reporter) -> Result<File, SourceError> {
         let (file, path) = self.open_lock()?;
-        match file.try_lock() {
+        match try_lock(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 reporter.note(&format!("waiting for another process that is fetching {}", self.label));
@@ -204,7 +209,7 @@ impl Slot {
     /// Takes the lock, or says that another process has it.
     pub fn lock_now(&self) -> Result<File, SourceError> {
         let (lock, _) = self.open_lock()?;
-        match lock.try_lock() {
+        match try_lock(&lock) {
             Err(TryLockError::WouldBlock) => Err(SourceError::Busy(self.label.clone())),
             _ => Ok(lock),
         }
@@ -223,6 +228,19 @@ impl Slot {
         }
         let _ = fs::remove_file(self.origin_path());
         Ok(())
+    }
+}
+
+/// Takes a lock, or gives up after [`LOCK_PATIENCE`].
+fn try_lock(file: &File) -> Result<(), TryLockError> {
+    let since = Instant::now();
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod documents;
 mod manifests;
 mod matches;
+mod requirements;
 mod safety;
 mod sources;
 mod words;
@@ -67,6 +68,7 @@ const CHECKS: &[Check] = &[
     documents::commands,
     documents::test_names,
     documents::links,
+    requirements::requirements,
 ];
 
 /// Every problem of the repository.
@@ -78,6 +80,7 @@ pub fn run(tree: &Tree) -> Vec<Problem> {
 mod tests {
     use super::*;
 
+    /// R109: every rule on the repository itself.
     #[test]
     fn the_repository_is_tidy() {
         let problems = run(&Tree::load(&crate::root()).unwrap());

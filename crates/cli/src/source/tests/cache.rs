@@ -2,6 +2,7 @@
 
 use super::super::{list, remove};
 use super::*;
+use std::fs::File;
 
 /// A cache with one fetched model.
 fn filled() -> (Bench, ModelSpec, Vec<u8>) {
@@ -12,6 +13,24 @@ fn filled() -> (Bench, ModelSpec, Vec<u8>) {
     let spec = entry(&bytes, vec![HF]);
     bench.resolve(&spec).unwrap();
     (bench, spec, bytes)
+}
+
+/// A child that is being started shares this process's open files, as the second handle here does: the lock looks
+/// taken until the child becomes its program. That is waited for; a process that keeps the lock is named.
+#[test]
+fn a_lock_that_is_held_for_a_moment_is_waited_for() {
+    let (bench, ..) = filled();
+    let lock = File::options().write(true).open(bench.cached(".locks/test.gguf")).unwrap();
+    lock.lock().unwrap();
+    let inherited = lock.try_clone().unwrap();
+    drop(lock);
+    assert!(matches!(remove("test:1m", &bench.opts), Err(SourceError::Busy(_))));
+    let child = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(60));
+        drop(inherited);
+    });
+    assert_eq!(remove("test:1m", &bench.opts).unwrap(), [bench.cached("test.gguf")]);
+    child.join().unwrap();
 }
 
 #[test]
