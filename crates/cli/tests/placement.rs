@@ -120,3 +120,50 @@ fn graph_and_trace_show_what_crosses() {
     let o = command.env("MINFER_GRAPH_TRACE", "1").output().unwrap();
     assert_eq!(stderr(&o).matches("[graph] 3 splits, 6 copies").count(), 1, "{}", stderr(&o));
 }
+
+/// A device that fails in the middle of an answer: exit code, node, op, device and what had run; what was
+/// written before stays.
+#[test]
+fn a_fault_in_the_middle_of_a_run_says_what_had_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = model(&folder);
+    let run = |fault: &str, devices: &str| {
+        let args = ["run", &path, "hi", "--temp", "0", "-n", "12", "--ignore-eos", "--device", devices];
+        minfer(&args).args(["-ngl", "3"]).env("MINFER_CHAOS_FAULT", fault).output().unwrap()
+    };
+    let whole = succeeds(&run("", "chaos"));
+    let (mut faults, mut partly) = (0, 0);
+    for kind in ["node", "lost", "timeout"] {
+        for at in [1, 2, 5, 9, 40, 100, 200, 400, 4000] {
+            for devices in ["chaos", "chaos:0,chaos:1"] {
+                let o = run(&format!("{kind}:{at}"), devices);
+                if o.status.success() {
+                    assert_eq!(succeeds(&o), whole, "{kind}:{at} {devices}");
+                    continue;
+                }
+                let line = fails(&o, DEVICE);
+                let place = if kind == "timeout" { "chaos:0: timed out" } else { " on chaos:" };
+                let told = line.contains(place) || kind == "timeout" && line.contains("chaos:1: timed out");
+                assert!(told && line.contains(" nodes in ") && line.contains("the last: "), "{line}");
+                assert!(
+                    kind == "timeout" || line.starts_with("error: node ") && line.contains("blk."),
+                    "{line}"
+                );
+                let begun = String::from_utf8(o.stdout).unwrap();
+                assert!(whole.starts_with(begun.trim_end()), "{begun} {whole}");
+                faults += 1;
+                partly += usize::from(!begun.trim().is_empty());
+            }
+        }
+    }
+    assert!(faults > 20 && partly > 5, "{faults} faults, {partly} behind some text");
+    for at in 1..12 {
+        let o = run(&format!("memory:{at}"), "chaos");
+        if !o.status.success() {
+            let line = fails(&o, MEMORY);
+            assert!(line.contains("chaos:0") && line.contains("out of memory"), "{line}");
+        }
+    }
+    let line = fails(&run("fire:1", "chaos"), USAGE);
+    assert!(line.contains("MINFER_CHAOS_FAULT") && line.contains("fire"), "{line}");
+}

@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::knobs::knob_value;
 use minfer_cpu::{CpuBackend, CpuOptions, Isa};
-use minfer_graph::{Backend, BackendKind, BackendTag, Backends, Chaos, MemoryInfo};
+use minfer_graph::{Backend, BackendKind, BackendTag, Backends, Chaos, Fault, MemoryInfo};
 use std::str::FromStr;
 
 /// What the user asks for with `--device`.
@@ -101,7 +101,7 @@ fn open_offload(choice: DeviceChoice, cpu: &CpuBackend) -> Result<Box<dyn Backen
         DeviceChoice::Chaos { kib, .. } => {
             let bytes = kib.map(|kib| kib.saturating_mul(1024));
             let inner = cpu.sibling(MemoryInfo { total: bytes, free: bytes });
-            Ok(Box::new(Chaos::new(inner, choice.tag())))
+            Ok(Box::new(Chaos::new(inner, choice.tag()).with_fault(chaos_fault()?)))
         }
         DeviceChoice::Wgpu(index) => absent("wgpu", index),
         DeviceChoice::Cuda(index) => absent("cuda", index),
@@ -111,6 +111,12 @@ fn open_offload(choice: DeviceChoice, cpu: &CpuBackend) -> Result<Box<dyn Backen
 pub(crate) fn cpu_backend(threads: Option<usize>) -> Result<CpuBackend, Error> {
     let isa = knob_value("MINFER_ISA").map(|name| parse_isa(&name)).transpose()?;
     Ok(CpuBackend::new(CpuOptions { threads, isa }))
+}
+
+/// The fault that chaos devices are to have.
+fn chaos_fault() -> Result<Option<Fault>, Error> {
+    let refuse = |why| Error::input(format!("MINFER_CHAOS_FAULT: {why}"));
+    knob_value("MINFER_CHAOS_FAULT").map(|text| text.parse().map_err(refuse)).transpose()
 }
 
 fn parse_isa(name: &str) -> Result<Isa, Error> {

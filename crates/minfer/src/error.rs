@@ -1,6 +1,6 @@
 //! The library's error: opaque, with a kind for callers that must act on it.
 
-use minfer_graph::{BackendError, GraphError};
+use minfer_graph::{BackendError, GraphError, Plan, Progress};
 use std::fmt;
 use std::path::Path;
 
@@ -62,6 +62,15 @@ impl Error {
     pub(crate) fn context(needed: usize, limit: usize) -> Self {
         let message = format!("the context holds {limit} tokens, and {needed} are needed");
         Self::new(ErrorKind::Context, message)
+    }
+
+    /// The error of a step; where a device failed, the message says what had run before.
+    pub(crate) fn in_step(source: GraphError, progress: &Progress, plan: &Plan) -> Self {
+        let mut error = Error::from(source);
+        if error.kind == ErrorKind::Device {
+            error.message = format!("{}; {}", error.message, progress.describe(plan));
+        }
+        error
     }
 
     /// An error about a model file; the message starts with its path.

@@ -16,6 +16,12 @@ pub struct Knob {
 /// All of them, in alphabetical order.
 pub const KNOBS: &[Knob] = &[
     Knob {
+        name: "MINFER_CHAOS_FAULT",
+        value: "node | lost | timeout | memory, then :COUNT",
+        default: "unset",
+        help: "for tests: the `chaos` device fails at this node, wait or buffer, counted from 1",
+    },
+    Knob {
         name: "MINFER_GRAPH_DUMP",
         value: "folder",
         default: "unset",

@@ -446,7 +446,8 @@ impl Session {
             }
         }
         let step = Step { kv_pages: d.kv_pages, cancel: control.cancel, ..Step::new(dims) };
-        self.scheduler.execute(&c.plan, &mut c.alloc, &mut backends, step)?;
+        let done = self.scheduler.execute(&c.plan, &mut c.alloc, &mut backends, step);
+        done.map_err(|e| Error::in_step(e, self.scheduler.progress(), &c.plan))?;
         drop(backends);
         for piece in pieces {
             self.kv.advance(piece.seq, piece.range.len())?;
@@ -525,7 +526,8 @@ impl Session {
             head.alloc.fill_input_f32(&head.plan, &mut backends, input, slice)?;
             let dims = StepDims { tokens: rows, outputs: rows, seqs: 1 };
             let step = Step { cancel: control.cancel, ..Step::new(dims) };
-            self.scheduler.execute(&head.plan, &mut head.alloc, &mut backends, step)?;
+            let done = self.scheduler.execute(&head.plan, &mut head.alloc, &mut backends, step);
+            done.map_err(|e| Error::in_step(e, self.scheduler.progress(), &head.plan))?;
             self.logits.values.resize(rows * n_vocab, 0.0);
             let out = &mut self.logits.values;
             head.alloc.read_f32(&head.plan, &mut backends, head.result, 0..rows, out)?;

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 pub fn minfer(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_minfer"));
     command.args(args).stdin(Stdio::null());
-    for name in ["MINFER_GRAPH_TRACE", "MINFER_GRAPH_DUMP", "MINFER_ISA"] {
+    for name in ["MINFER_CHAOS_FAULT", "MINFER_GRAPH_TRACE", "MINFER_GRAPH_DUMP", "MINFER_ISA"] {
         command.env_remove(name);
     }
     command
