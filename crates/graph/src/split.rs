@@ -29,16 +29,20 @@ pub fn split_graph(graph: &Graph) -> Vec<Split> {
     let live = graph.live();
     let mut splits = cut(graph, &live);
     let made_in = producers(graph, &live, &splits);
-    for (i, split) in splits.iter_mut().enumerate() {
-        split.inputs = inputs_of(graph, &live, &made_in, i, split);
-    }
+    // The last split that listed a value.
+    let mut listed = vec![None; graph.nodes.len()];
     for i in 0..splits.len() {
-        let away = |s: &&Split| s.backend != splits[i].backend;
-        let read = splits.iter().filter(away).flat_map(|s| &s.inputs).copied();
-        let mut outputs: Vec<NodeId> = read.filter(|&id| made_in[id] == Some(i)).collect();
-        outputs.sort_unstable();
-        outputs.dedup();
-        splits[i].outputs = outputs;
+        splits[i].inputs = inputs_of(graph, &live, &made_in, i, &splits[i], &mut listed);
+        for id in splits[i].inputs.clone() {
+            let maker = made_in[id].filter(|&m| splits[m].backend != splits[i].backend);
+            if let Some(maker) = maker {
+                splits[maker].outputs.push(id);
+            }
+        }
+    }
+    for split in &mut splits {
+        split.outputs.sort_unstable();
+        split.outputs.dedup();
     }
     splits
 }
@@ -84,6 +88,7 @@ fn inputs_of(
     made_in: &[Option<usize>],
     index: usize,
     split: &Split,
+    listed: &mut [Option<usize>],
 ) -> Vec<NodeId> {
     let mut inputs = Vec::new();
     let running = graph.nodes[split.start..split.end].iter().filter(|n| live[n.id] && !n.is_input());
@@ -94,7 +99,8 @@ fn inputs_of(
             None => source.backend != Some(split.backend),
         };
         // KV nodes carry no bytes: their region never leaves its backend.
-        if foreign && source.dtype != DType::Kv && !inputs.contains(&s) {
+        if foreign && source.dtype != DType::Kv && listed[s] != Some(index) {
+            listed[s] = Some(index);
             inputs.push(s);
         }
     }
