@@ -100,6 +100,15 @@ impl Model {
         &self.inner.device
     }
 
+    /// Bytes of the buffers that each device holds for all sessions of this model: KV caches, values of
+    /// graphs, staged copies, and what is kept of ended sessions for the next one. Weights are not part of it.
+    ///
+    /// # Errors
+    /// A thread died while it used the devices.
+    pub fn buffer_bytes(&self) -> Result<BTreeMap<BackendTag, usize>, Error> {
+        Ok(self.backends()?.iter().map(|b| (b.tag(), b.buffer_bytes())).collect())
+    }
+
     /// The file's tokenizer.
     ///
     /// # Errors
