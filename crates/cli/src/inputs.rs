@@ -51,6 +51,7 @@ pub fn session_options(file: &ModelFile, options: &ModelOptions) -> Result<Sessi
         n_ctx,
         n_batch: options.batch_size.min(n_ctx),
         kv_types: KvTypes { k: options.cache_type_k.into(), v: options.cache_type_v.into() },
+        fusions: options.fusions(),
         graph_trace: trace,
         ..SessionOptions::default()
     })

@@ -4,10 +4,11 @@ use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
 use crate::load::LoadMode;
 use crate::placement::Layout;
-use crate::session::{SessionOptions, stage_capacity};
+use crate::plans::stage_plan;
+use crate::session::SessionOptions;
 use minfer_gguf::{Array, Value};
-use minfer_graph::{BackendKind, BackendTag, Backends, PAGE, Plan, PlanOptions, WeightSpec};
-use minfer_models::{GraphParams, ModelSpec, Stage, build_graph};
+use minfer_graph::{BackendKind, BackendTag, Backends, PAGE, Plan, WeightSpec};
+use minfer_models::{ModelSpec, Stage};
 
 /// Bytes on a device by what they are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct DeviceMemory {
     pub kv: u64,
     /// Values of the graph and copies of other devices' values, at the largest step.
     pub arenas: u64,
+    /// Of these, the most bytes of values that are alive at once.
+    pub arenas_live: u64,
     /// Work space of the kernels: quantised activations and projections of the largest step.
     pub scratch: u64,
     /// Bytes that are free now, if the device tells.
@@ -30,6 +33,11 @@ impl DeviceMemory {
     /// All of them.
     pub fn total(&self) -> u64 {
         self.weights.saturating_add(self.running())
+    }
+
+    /// How much of the memory for the graph's values is alive at the fullest node: 1 if no plan can do with less.
+    pub fn arenas_usage(&self) -> f64 {
+        if self.arenas == 0 { 1.0 } else { self.arenas_live as f64 / self.arenas as f64 }
     }
 
     /// Whether it fits what is free, if that is known.
@@ -156,14 +164,10 @@ pub(crate) fn device_memory(
     layout: &Layout,
     backends: &Backends,
 ) -> Result<(Plan, Vec<DeviceMemory>), Error> {
-    let capacity = stage_capacity(options, Stage::Full);
-    let max_pages = options.n_ctx.div_ceil(PAGE);
-    let graph = build_graph(spec, &GraphParams { stage: Stage::Full, capacity, max_pages }, 0)?;
-    let plan_options = PlanOptions { fuse: options.fusions, ..PlanOptions::new(capacity) };
-    let planned = layout.plan(graph, backends, plan_options)?;
+    let planned = stage_plan(spec, options, layout, backends, Stage::Full, 0)?;
     let weights = layout.weights(spec, backends)?;
     let kv_layers = layout.kv_layers(spec, backends)?;
-    let n_pages = max_pages as u64 * options.max_seqs as u64;
+    let n_pages = options.n_ctx.div_ceil(PAGE) as u64 * options.max_seqs as u64;
     let mut list = Vec::new();
     for tag in layout.tags() {
         let placed = weights.iter().filter(|(_, tags)| tags.contains(&tag));
@@ -176,7 +180,8 @@ pub(crate) fn device_memory(
             weights: placed.filter_map(|(w, _)| w.bytes()).sum(),
             kv: n_pages.saturating_mul(pages.sum()),
             arenas: planned.memory.bytes_on(tag) as u64,
-            scratch: scratch_bytes(spec, layout, tag, capacity.tokens),
+            arenas_live: planned.memory.arena(tag).map_or(0, |a| a.live_peak as u64),
+            scratch: scratch_bytes(spec, layout, tag, planned.capacity.tokens),
             free: backends.get(tag)?.memory().free,
         });
     }

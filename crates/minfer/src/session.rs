@@ -4,11 +4,12 @@ use crate::batch::{Batch, Wanted};
 use crate::error::{Error, ErrorKind};
 use crate::kv_cache::{KvCache, SeqId};
 use crate::model::Model;
+use crate::plans::stage_plan;
 use minfer_graph::{
     BackendScheduler, Counters, FusionSwitches, Graph, GraphAllocator, InputKind, KvStorage, KvType, KvTypes,
-    NodeId, PAGE, Plan, PlanOptions, SchedulerOptions, Step, StepDims, trace_plan,
+    NodeId, PAGE, Plan, SchedulerOptions, Step, StepDims, trace_plan,
 };
-use minfer_models::{GraphParams, ModelSpec, Stage, build_graph};
+use minfer_models::{ModelSpec, Stage};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -543,12 +544,9 @@ impl Session {
         if self.compiled.contains_key(&stage) {
             return Ok(());
         }
-        let capacity = stage_capacity(&self.options, stage);
-        let params = GraphParams { stage, capacity, max_pages: self.max_pages };
-        let graph = build_graph(self.model.spec(), &params, self.model.id())?;
         let mut backends = self.model.backends()?;
-        let options = PlanOptions { fuse: self.options.fusions, ..PlanOptions::new(capacity) };
-        let plan = self.model.layout().plan(graph, &backends, options)?;
+        let (spec, layout, id) = (self.model.spec(), self.model.layout(), self.model.id());
+        let plan = stage_plan(spec, &self.options, layout, &backends, stage, id)?;
         if let Some(trace) = &self.options.graph_trace {
             trace(&trace_plan(&plan));
         }

@@ -75,7 +75,6 @@ fn resident_bytes() -> Option<usize> {
 fn not_grown(before: Option<usize>, what: &str) {
     const SLACK: usize = 1 << 20;
     let (Some(before), Some(now)) = (before, resident_bytes()) else { return };
-    println!("{what}: {} KiB resident before, {} KiB now", before >> 10, now >> 10);
     assert!(now <= before + SLACK, "{what}: from {before} to {now} resident bytes");
 }
 

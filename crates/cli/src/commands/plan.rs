@@ -76,7 +76,7 @@ fn as_json(r: &Report) -> serde_json::Value {
 fn device_json(r: &Report, d: &DeviceMemory) -> serde_json::Value {
     json!({
         "device": d.device.to_string(), "runs": runs(r, d), "weights": d.weights, "kv": d.kv, "arenas": d.arenas,
-        "scratch": d.scratch, "total": d.total(), "free": d.free,
+        "arenas_live": d.arenas_live, "arenas_usage": d.arenas_usage(), "scratch": d.scratch, "total": d.total(), "free": d.free,
     })
 }
 
@@ -130,6 +130,10 @@ fn memory_text(r: &Report) -> String {
             ("work space", d.scratch),
         ] {
             text += &row(what, bytes);
+            if what == "values of the graph" {
+                let used = (100.0 * d.arenas_usage()).floor();
+                let _ = writeln!(text, "  {:<26} {:>12}", "  alive at the fullest", format!("{used} %"));
+            }
         }
         // The CPU's comes last, with the program's.
         if d.device != BackendTag::CPU {
