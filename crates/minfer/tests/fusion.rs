@@ -222,7 +222,7 @@ fn fused_ops_are_as_recorded() {
             Fate::Refused(why) => Some(why),
             Fate::Fused { .. } => None,
         });
-        found.push((family.name, spec.n_layer, counts, reasons.collect::<Vec<_>>()));
+        found.push((family.name, spec.shape.n_layer, counts, reasons.collect::<Vec<_>>()));
     }
     assert_eq!(found.len(), FUSED.len());
     for (found, (name, blocks, counts, reason)) in found.iter().zip(FUSED) {

@@ -4,9 +4,14 @@
 mod common;
 
 use common::{load, session, tiny};
+use minfer::graph::BackendTag;
 use minfer::models::Stage;
-use minfer::{Batch, Control, Model, SeqId, Session, Wanted};
+use minfer::{
+    Batch, Control, DeviceChoice, GpuLayers, LoadOptions, Model, ModelFile, Placement, SeqId, Session,
+    SessionOptions, Wanted,
+};
 use minfer_testkit::rng::Rng;
+use std::collections::BTreeMap;
 
 const N_CTX: usize = 256;
 const N_BATCH: usize = 32;
@@ -18,13 +23,23 @@ fn long_runs_do_not_grow() {
     let model = load(&file, 2);
     steps(&model);
     sessions(&model);
+    // Two devices that queue, with a block each; the rest stays on the CPU.
+    let devices = [0, 1].map(|index| DeviceChoice::Chaos { index, kib: None });
+    let opened = ModelFile::open(&file.path).unwrap();
+    let placement = Placement::new(devices, GpuLayers::Count(2));
+    let layout = placement.resolve(&opened, &SessionOptions::default()).unwrap();
+    let split =
+        Model::from_file(opened, LoadOptions { threads: Some(2), layout, ..Default::default() }).unwrap();
+    assert_eq!(held(&split).len(), 3);
+    steps(&split);
+    sessions(&split);
 }
 
 /// 1,000 steps of 1 to 60 tokens of up to 3 sequences, all their logits or none; sequences are created,
 /// cut back and removed on the way.
 fn steps(model: &Model) {
     let mut run = Run::new(model);
-    let mut at_step_10 = 0;
+    let mut at_step_10 = BTreeMap::new();
     let mut resident = None;
     for i in 1..=1_000 {
         run.step(i);
@@ -40,14 +55,18 @@ fn steps(model: &Model) {
         .map(|stage| run.session.plan(stage).unwrap().memory.total())
         .into_iter()
         .sum::<usize>();
-    assert_eq!(at_step_10, plans + run.session.kv_bytes() as usize, "what is held and what was planned");
+    assert_eq!(
+        at_step_10.values().sum::<usize>(),
+        plans + run.session.kv_bytes() as usize,
+        "what is held and what was planned"
+    );
     assert!(run.removed > 20 && run.cut > 20, "{} {}", run.removed, run.cut);
     not_grown(resident, "1,000 steps");
 }
 
 /// 200 sessions one after the other.
 fn sessions(model: &Model) {
-    let (mut after_10, mut resident) = (0, None);
+    let (mut after_10, mut resident) = (BTreeMap::new(), None);
     for i in 1..=200 {
         let mut run = Run::new(model);
         run.step(i);
@@ -61,8 +80,8 @@ fn sessions(model: &Model) {
     not_grown(resident, "200 sessions");
 }
 
-fn held(model: &Model) -> usize {
-    model.buffer_bytes().unwrap().values().sum()
+fn held(model: &Model) -> BTreeMap<BackendTag, usize> {
+    model.buffer_bytes().unwrap()
 }
 
 /// Resident bytes of the process, where the system tells.
