@@ -93,8 +93,9 @@ fn check_text(stage: Stage, plan: &Plan, result: &Result<Proof, Hazard>) -> Stri
         Stage::Head => "from hidden states to logits",
     };
     let at = plan.capacity;
+    let sequences = if at.seqs == 1 { "sequence" } else { "sequences" };
     let mut text = format!(
-        "\n{}, {computes}, steps of up to {} tokens, {} outputs and {} sequences: ",
+        "\n{}, {computes}, steps of up to {} tokens, {} outputs and {} {sequences}: ",
         stage_name(stage),
         at.tokens,
         at.outputs,
