@@ -55,7 +55,7 @@ fn check_on_cpu(spec: TinySpec) {
     }
 }
 
-/// On the CPU a fused op gives the bits of its plain ops, in every architecture.
+/// R131: on the CPU a fused op gives the bits of its plain ops, in every architecture.
 #[test]
 fn fused_models_equal_plain_ones() {
     for family in FAMILIES {
@@ -137,7 +137,7 @@ fn bytes_of<'a>(file: &'a TinyModel, weight: &WeightSpec) -> &'a [u8] {
     &tensor.bytes[start..start + len]
 }
 
-/// The reference interpreter agrees: the rewrites are right whatever a device makes of them.
+/// R131: the reference interpreter agrees: the rewrites are right whatever a device makes of them.
 #[test]
 fn fused_models_equal_plain_ones_on_the_reference() {
     const { assert!(STEP < PAGES * PAGE) };
@@ -205,7 +205,7 @@ fn fused_ops(plan: &Plan) -> [usize; 4] {
     counts
 }
 
-/// One fused op less or more than recorded, in any architecture, is a change that somebody has to see.
+/// R131: one fused op less or more than recorded, in any architecture, is a change that somebody has to see.
 #[test]
 fn fused_ops_are_as_recorded() {
     let mut found = Vec::new();
