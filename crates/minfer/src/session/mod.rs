@@ -1,98 +1,28 @@
 //! Runs batches of tokens of several sequences over a paged KV cache.
 
+mod options;
+mod pieces;
+
+pub(crate) use options::stage_capacity;
+pub use options::{GraphTrace, SessionOptions};
+
 use crate::batch::{Batch, Wanted};
 use crate::error::{Error, ErrorKind};
 use crate::kv_cache::{KvCache, SeqId};
 use crate::model::Model;
 use crate::plans::stage_plan;
 use minfer_graph::{
-    BackendScheduler, Counters, FusionSwitches, Graph, GraphAllocator, InputKind, KvStorage, KvType, KvTypes,
-    NodeId, PAGE, Plan, SchedulerOptions, Step, StepDims, trace_plan,
+    BackendScheduler, Counters, Graph, GraphAllocator, InputKind, KvStorage, NodeId, PAGE, Plan,
+    SchedulerOptions, Step, StepDims, trace_plan,
 };
-use minfer_models::{ModelSpec, Stage};
+use minfer_models::Stage;
+use options::{HEAD_SLICE, max_outputs};
+use pieces::{Piece, cut_batch};
 use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Rows of logits that the head graph computes at a time.
-const HEAD_SLICE: usize = 32;
-
-/// Receives the text form of a plan.
-pub type GraphTrace = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Takes a token's index and its logits, `[n_vocab]`.
 pub type EachRow<'a> = dyn FnMut(usize, &[f32]) -> Result<(), Error> + 'a;
-
-/// Sizes and switches of a session.
-#[derive(Clone)]
-pub struct SessionOptions {
-    /// Positions per sequence.
-    pub n_ctx: usize,
-    /// Largest number of tokens in one step; longer prompts are cut into chunks.
-    pub n_batch: usize,
-    /// Sequences that can exist at once.
-    pub max_seqs: usize,
-    /// Element type of the KV cache.
-    pub kv_types: KvTypes,
-    /// Which fusions may be applied.
-    pub fusions: FusionSwitches,
-    /// Receives the text form of each new plan.
-    pub graph_trace: Option<GraphTrace>,
-}
-
-impl Default for SessionOptions {
-    fn default() -> Self {
-        SessionOptions {
-            n_ctx: 8192,
-            n_batch: 512,
-            max_seqs: 1,
-            kv_types: KvType::F16.into(),
-            fusions: FusionSwitches::default(),
-            graph_trace: None,
-        }
-    }
-}
-
-impl SessionOptions {
-    /// Whether the sizes make sense for a model.
-    ///
-    /// # Errors
-    /// A size of zero, a context beyond the model's, or a step or number of sequences beyond what indices hold.
-    pub fn check(&self, spec: &ModelSpec) -> Result<(), Error> {
-        const MOST_SEQS: usize = 1 << 16;
-        if self.n_ctx == 0 || self.n_batch == 0 || self.max_seqs == 0 {
-            return Err(Error::input("context, batch size and number of sequences must be at least 1"));
-        }
-        if self.n_ctx > spec.n_ctx_train {
-            return Err(Error::input(self.too_long(spec)));
-        }
-        if self.n_batch > i32::MAX as usize || self.n_ctx > i32::MAX as usize || self.max_seqs > MOST_SEQS {
-            return Err(Error::input("context, batch size or number of sequences is too large"));
-        }
-        Ok(())
-    }
-}
-
-impl SessionOptions {
-    /// What is wrong with a context beyond the model's, and that memory would not allow it either.
-    fn too_long(&self, spec: &ModelSpec) -> String {
-        let (n_ctx, trained) = (self.n_ctx, spec.n_ctx_train);
-        let per_page = spec.kv_shapes().map(|shape| {
-            let (k, v) = self.kv_types.page_bytes(&shape);
-            (k + v) as u64
-        });
-        let pages = (n_ctx.div_ceil(PAGE) as u64).saturating_mul(self.max_seqs as u64);
-        let cache = pages.saturating_mul(per_page.sum()) >> 20;
-        let host = crate::devices::devices().unwrap_or_default().into_iter().next();
-        let free = host.and_then(|host| host.memory.free);
-        let free = free.map_or(String::new(), |free| format!("; {} MiB are free", free >> 20));
-        format!(
-            "a context of {n_ctx} exceeds the {trained} that the model was trained on \
-             (its KV cache would take {cache} MiB{free})"
-        )
-    }
-}
 
 /// What a caller can say while a call runs.
 #[derive(Clone, Copy, Default)]
@@ -172,14 +102,6 @@ impl Inputs {
             value: graph.input(InputKind::Value),
         }
     }
-}
-
-/// A sequence's part of one step.
-struct Piece {
-    item: usize,
-    seq: SeqId,
-    range: Range<usize>,
-    wanted: Wanted,
 }
 
 /// Host data of one step, reused from step to step.
@@ -570,95 +492,6 @@ impl Drop for Session {
     }
 }
 
-fn max_outputs(options: &SessionOptions) -> usize {
-    options.max_seqs.max(HEAD_SLICE.min(options.n_batch))
-}
-
-/// The largest step of a stage's plan.
-pub(crate) fn stage_capacity(options: &SessionOptions, stage: Stage) -> StepDims {
-    let SessionOptions { n_batch, max_seqs, .. } = *options;
-    match stage {
-        Stage::Full => StepDims { tokens: n_batch, outputs: max_outputs(options), seqs: max_seqs },
-        Stage::Body => StepDims { tokens: n_batch, outputs: n_batch, seqs: max_seqs },
-        Stage::Head => StepDims { tokens: HEAD_SLICE, outputs: HEAD_SLICE, seqs: 1 },
-    }
-}
-
 fn missing_plan() -> Error {
     Error::new(ErrorKind::Internal, "a stage has no plan")
-}
-
-/// Cuts a batch into steps of at most `n_batch` tokens and `max_outputs` wanted rows. A sequence occurs at
-/// most once in a step, and its pieces come in order.
-fn cut_batch(batch: &Batch, n_batch: usize, max_outputs: usize) -> Vec<Vec<Piece>> {
-    let mut steps = Vec::new();
-    let (mut step, mut tokens, mut outputs) = (Vec::new(), 0, 0);
-    for (index, item) in batch.items.iter().enumerate() {
-        let mut start = 0;
-        while start < item.tokens.len() {
-            let left = item.tokens.len() - start;
-            let mut n = left.min(n_batch - tokens);
-            if item.wanted == Wanted::All {
-                n = n.min(max_outputs - outputs);
-            } else if item.wanted == Wanted::Last && n == left && outputs == max_outputs {
-                n -= 1;
-            }
-            if n > 0 {
-                let last = n == left;
-                let wanted = if item.wanted == Wanted::Last && !last { Wanted::Nothing } else { item.wanted };
-                outputs += match wanted {
-                    Wanted::Nothing => 0,
-                    Wanted::Last => 1,
-                    Wanted::All => n,
-                };
-                tokens += n;
-                step.push(Piece { item: index, seq: item.seq, range: start..start + n, wanted });
-                start += n;
-            }
-            if start < item.tokens.len() || tokens == n_batch {
-                steps.push(std::mem::take(&mut step));
-                (tokens, outputs) = (0, 0);
-            }
-        }
-    }
-    if !step.is_empty() {
-        steps.push(step);
-    }
-    steps
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shape_of(steps: &[Vec<Piece>]) -> Vec<Vec<(usize, Range<usize>, Wanted)>> {
-        steps.iter().map(|s| s.iter().map(|p| (p.item, p.range.clone(), p.wanted)).collect()).collect()
-    }
-
-    #[test]
-    fn long_prompt_is_cut_and_only_its_last_piece_wants_logits() {
-        let mut batch = Batch::new();
-        batch.add(SeqId(0), &[1; 5], Wanted::Last).add(SeqId(1), &[2; 2], Wanted::Last);
-        let steps = shape_of(&cut_batch(&batch, 3, 2));
-        assert_eq!(
-            steps,
-            vec![
-                vec![(0, 0..3, Wanted::Nothing)],
-                vec![(0, 3..5, Wanted::Last), (1, 0..1, Wanted::Nothing)],
-                vec![(1, 1..2, Wanted::Last)],
-            ]
-        );
-    }
-
-    #[test]
-    fn wanted_rows_never_pass_the_capacity() {
-        let mut batch = Batch::new();
-        batch.add(SeqId(0), &[1; 7], Wanted::All).add(SeqId(1), &[2; 1], Wanted::Last);
-        let steps = cut_batch(&batch, 100, 3);
-        let outputs = |s: &Vec<Piece>| -> usize {
-            s.iter().map(|p| if p.wanted == Wanted::All { p.range.len() } else { 1 }).sum()
-        };
-        assert!(steps.iter().all(|s| outputs(s) <= 3));
-        assert_eq!(steps.iter().flatten().map(|p| p.range.len()).sum::<usize>(), 8);
-    }
 }
