@@ -28,6 +28,7 @@ pub fn end_on_interrupt() {
     let end = || {
         PRESSED.store(true, Ordering::Relaxed);
         if !NOTE.load(Ordering::Relaxed) {
+            crate::source::end_children();
             std::process::exit(i32::from(INTERRUPTED));
         }
     };

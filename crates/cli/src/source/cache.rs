@@ -111,7 +111,7 @@ impl Slot {
         self.with(".part.json")
     }
 
-    /// Folder for wheels.
+    /// Folder for wheels, one folder in it per run of pip.
     pub fn wheels(&self) -> PathBuf {
         self.with(".pip")
     }

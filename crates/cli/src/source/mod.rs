@@ -17,6 +17,7 @@ mod part;
 mod pip;
 mod repo;
 mod report;
+mod running;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use repo::Wanted;
 pub use cache::CachedModel;
 pub use error::SourceError;
 pub use report::{Reporter, StderrReporter};
+pub use running::end_children;
 pub use spec::{HfPick, ModelSpec};
 
 /// Everything that decides how a model is fetched. [`SourceOptions::from_env`] is the usual way to make one.

