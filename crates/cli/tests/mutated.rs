@@ -6,7 +6,7 @@ mod common;
 use common::{fails, output, stderr, write};
 use minfer_testkit::tiny::{FAMILIES, TinySpec, mutate};
 
-const FILES: u64 = 50;
+const FILES: u64 = 100;
 const FAILED: i32 = 1;
 const MODEL: i32 = 3;
 

@@ -44,7 +44,10 @@ pub enum GgufError {
         version: u32,
     },
     /// The file ends too early, or claims to hold more than it does.
-    #[error("file truncated: {what} at byte {offset} needs {needed} bytes, {available} are left")]
+    #[error(
+        "file truncated: {} at byte {offset} needs {needed} bytes, {available} are left",
+        printable(what, 160)
+    )]
     Truncated {
         /// What was to be read.
         what: String,
@@ -57,7 +60,8 @@ pub enum GgufError {
     },
     /// The header exceeds [`MAX_HEADER_BYTES`](crate::MAX_HEADER_BYTES).
     #[error(
-        "header too large: {what} at byte {offset} needs {needed} bytes, beyond the limit of {limit} for a header"
+        "header too large: {} at byte {offset} needs {needed} bytes, beyond the limit of {limit} for a header",
+        printable(what, 160)
     )]
     HeaderTooLarge {
         /// What was to be read.

@@ -27,7 +27,10 @@ pub enum TokenizerError {
         known: Vec<&'static str>,
     },
     /// The file's way of splitting text before BPE is not supported.
-    #[error("pre-tokenizer \"{}\" is not supported (known: {})", printable(pre, NAME), known.join(", "))]
+    #[error(
+        "metadata \"tokenizer.ggml.pre\" is \"{}\", which is not supported; docs/models.md lists the {} that are",
+        printable(pre, NAME), known.len()
+    )]
     UnknownPre {
         /// `tokenizer.ggml.pre`.
         pre: String,
