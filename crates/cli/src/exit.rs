@@ -18,6 +18,11 @@ pub const INTERRUPTED: u8 = 130;
 #[error("{0}")]
 pub struct Usage(pub String);
 
+/// What a command needs of a model, and this one lacks.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Lacking(pub String);
+
 /// The exit code of an error.
 pub fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
@@ -28,7 +33,7 @@ pub fn code(error: &anyhow::Error) -> u8 {
             let usage = matches!(e, SourceError::Unknown { .. } | SourceError::BadSpec { .. });
             return if usage { USAGE } else { MODEL };
         }
-        if cause.is::<TemplateError>() {
+        if cause.is::<TemplateError>() || cause.is::<Lacking>() {
             return MODEL;
         }
         if let Some(e) = cause.downcast_ref::<minfer::Error>() {

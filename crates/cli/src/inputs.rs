@@ -2,7 +2,7 @@
 
 use crate::args::{ModelOptions, TemplateOptions};
 use crate::console::LoadBar;
-use crate::exit::Usage;
+use crate::exit::{Lacking, Usage};
 use crate::source::{self, ModelSpec, SourceOptions, StderrReporter};
 use anyhow::{Context, Result};
 use minfer::text::{ChatTemplate, TemplateError, TemplateErrorKind, Tokenizer};
@@ -12,8 +12,6 @@ use minfer::{
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-const NO_TEMPLATE: &str = "the model has no chat template; --chat-template FILE gives one, `minfer run --raw` takes a prompt as it is";
 
 /// Context when the user asks for none, if the model has that much.
 const DEFAULT_CTX: usize = 8192;
@@ -103,12 +101,22 @@ pub fn warn_of_merges(tokenizer: &Tokenizer) {
 pub fn chat_template(model: &Model, options: &TemplateOptions) -> Result<ChatTemplate> {
     let Some(path) = &options.chat_template else {
         let own = model.file().chat_template()?;
-        return own.ok_or_else(|| anyhow::anyhow!("{NO_TEMPLATE}"));
+        return own.ok_or_else(|| no_template(model.file().path()).into());
     };
     let usage = |e: &dyn std::fmt::Display| Usage(format!("--chat-template {}: {e}", path.display()));
     let bytes = read_bounded(path).map_err(|e| usage(&e))?;
     let source = String::from_utf8(bytes).map_err(|e| usage(&format!("not UTF-8 text: {e}")))?;
     Ok(ChatTemplate::for_tokenizer(&source, model.tokenizer()?).map_err(|e| usage(&e))?)
+}
+
+/// Why there is no chat template, and what to do.
+fn no_template(path: &Path) -> Lacking {
+    let base = source::catalogue::CATALOGUE.iter().find(|e| e.base && path.ends_with(e.file));
+    let why = base.map_or(String::new(), |e| format!(": {} is a base model, which continues texts", e.name));
+    Lacking(format!(
+        "the model has no chat template{why}; --chat-template FILE gives one, `minfer run --raw` continues a text \
+         without"
+    ))
 }
 
 /// An error of rendering with where the template comes from; any other as it is.

@@ -10,6 +10,7 @@ mod inputs;
 mod sampling;
 mod source;
 mod tensors_io;
+mod terminal;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    terminal::restore_on_termination();
     console::end_on_interrupt();
     match commands::dispatch(cli.command) {
         Ok(()) => ExitCode::SUCCESS,

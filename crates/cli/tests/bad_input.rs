@@ -179,7 +179,7 @@ fn a_model_without_tokenizer_or_template() {
     let mut model = speaking().build().unwrap();
     model.remove("tokenizer.chat_template").unwrap();
     let path = write(folder.path(), "base.gguf", &model.to_bytes().unwrap());
-    let line = fails(&output(&["run", path.to_str().unwrap(), "hi", "-n", "4"]), FAILED);
+    let line = fails(&output(&["run", path.to_str().unwrap(), "hi", "-n", "4"]), MODEL);
     assert!(line.contains("--raw"), "{line}");
     let raw = output(&["run", path.to_str().unwrap(), "hi", "-n", "4", "--raw"]);
     assert!(raw.status.success(), "{}", stderr(&raw));

@@ -131,7 +131,7 @@ fn dropping_is_said_aloud() {
     let args = ["chat", &model, "-q", "-n", "4", "-c", "128", "--on-overflow", "drop-oldest"];
     let o = with_stdin(&args, lines.as_bytes());
     assert_eq!(o.status.code(), Some(0), "{}", stderr(&o));
-    assert!(stderr(&o).contains("oldest messages were dropped"), "{}", stderr(&o));
+    assert!(stderr(&o).contains("full: dropped the "), "{}", stderr(&o));
     let o = with_stdin(&args[..7], lines.as_bytes());
     fails(&o, 1);
 }
@@ -143,7 +143,12 @@ fn a_model_without_a_template_is_refused() {
     bare.metadata.retain(|(key, _)| key != "tokenizer.chat_template");
     let path = write(folder.path(), "bare.gguf", &bare.to_bytes().unwrap());
     let o = with_stdin(&["chat", path.to_str().unwrap()], b"hello\n");
-    assert!(fails(&o, 1).contains("chat template"));
+    let line = fails(&o, 3);
+    assert!(line.contains("no chat template; --chat-template FILE gives one"), "{line}");
+    // A base model of the catalogue is told as one.
+    let path = write(folder.path(), "gemma3-270m-q4_k_m.gguf", &bare.to_bytes().unwrap());
+    let line = fails(&with_stdin(&["chat", path.to_str().unwrap()], b"hello\n"), 3);
+    assert!(line.contains("gemma3:270m is a base model"), "{line}");
 }
 
 #[test]
@@ -229,6 +234,32 @@ fn settings_say_what_they_are_and_lists_grow() {
         assert!(stderr(&o).contains(now), "{now} is not in {}", stderr(&o));
     }
     assert_eq!(read(&saved)["settings"]["logit-bias"], serde_json::json!(["5+1", "6-1"]));
+}
+
+#[test]
+fn the_system_message_and_what_was_forgotten_are_told() {
+    let (_folder, model) = model();
+    let lines = "/system be brief\nhi\n/info\n/clear\n/info\n/system\n/system \"\"\n/system\n/info\n";
+    let o = with_stdin(&["chat", &model, "-n", "1"], lines.as_bytes());
+    succeeds(&o);
+    let notes = stderr(&o);
+    for said in [
+        "the system message is now: be brief\n",
+        "answer 1 token,",
+        "\nbe brief\n",
+        "there is no system message now\nthere is no system message\n",
+    ] {
+        assert!(notes.contains(said), "{said} is not in {notes}");
+    }
+    let rows = |name: &str| -> Vec<&str> {
+        notes.lines().filter_map(|l| l.strip_prefix(name)).map(str::trim_start).collect()
+    };
+    let contexts = rows("context ");
+    assert!(contexts[0].ends_with(", 3 messages") && !contexts[0].starts_with("0 "), "{notes}");
+    assert!(contexts[1].starts_with("0 of ") && contexts[1].ends_with(" tokens, 1 message"), "{notes}");
+    assert!(contexts[2].starts_with("0 of ") && contexts[2].ends_with(" tokens, 0 messages"), "{notes}");
+    let answers = rows("last answer ");
+    assert!(answers[0].contains("prefill") && answers[1..] == ["none", "none"], "{notes}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use minfer_testkit::tiny::vocab;
 use rexpect::process::WaitStatus;
 use rexpect::session::{PtySession, spawn_command};
 use serde_json::Value;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
@@ -178,7 +179,7 @@ fn regen_save_and_load_do_what_they_say() {
     chat.say("and more");
     let before = chat.saved("a.json");
     let shown = chat.say("/regen");
-    assert_eq!(number_before(&shown, "tokens"), 1, "{shown}");
+    assert_eq!(number_before(&shown, "token"), 1, "{shown}");
     let after = chat.saved("b.json");
     let (old, new) = (contents(&before), contents(&after));
     assert_eq!(old[..3], new[..3]);
@@ -190,7 +191,7 @@ fn regen_save_and_load_do_what_they_say() {
     chat.say(&format!("/load {}", path.display()));
     assert_eq!(chat.saved("d.json"), before);
     assert!(chat.say("/nope").contains("error"));
-    assert!(chat.say("/system be brief").len() < 100);
+    assert!(chat.say("/system be brief").contains("the system message is now: be brief"));
     assert!(chat.say("/set temp 0").len() < 100);
     assert!(chat.say("/set").contains("temp"));
     assert_eq!(contents(&chat.saved("e.json"))[0], "be brief");
@@ -266,4 +267,55 @@ fn what_cannot_be_loaded_changes_nothing() {
         assert_eq!(chat.saved("b.json"), before);
     }
     chat.ends("\u{4}");
+}
+
+#[test]
+fn bytes_that_are_no_text_do_not_end_the_chat() {
+    let mut chat = Chat::start(&["-n", "2"]);
+    let type_bytes = |chat: &Chat, bytes: &[u8]| {
+        chat.pty.process().get_file_handle().unwrap().write_all(bytes).unwrap();
+    };
+    chat.say("hello");
+    let before = chat.saved("a.json");
+    type_bytes(&chat, b"caf\xe9\r");
+    let shown = chat.prompt();
+    assert!(shown.contains("error: that is not UTF-8 text"), "{shown}");
+    // Nothing of a paste is said, however long the rest is.
+    let pasted = [&b"\x1b[200~caf\xe9\r"[..], &b"said to nobody\r".repeat(1000), b"\x1b[201~"].concat();
+    type_bytes(&chat, &pasted);
+    let shown = chat.prompt();
+    assert!(shown.contains("error: that is not UTF-8 text"), "{shown}");
+    assert_eq!(chat.saved("b.json"), before);
+    // A block goes on with the line typed again.
+    chat.type_in("\"\"\"one\r");
+    chat.pty.exp_string("... ").unwrap();
+    type_bytes(&chat, b"\xff");
+    chat.pty.exp_string("... ").unwrap();
+    chat.say("two\"\"\"");
+    assert_eq!(contents(&chat.saved("c.json"))[2], "one\ntwo");
+    chat.ends("\u{4}");
+}
+
+#[test]
+fn sigterm_leaves_the_terminal_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
+    // A shell, so that somebody looks at the terminal afterwards.
+    let script =
+        r#"stty -a; sh -c 'echo pid $$ is it; exec "$0" "$@"' "$@"; echo code $? end; stty -a; echo done"#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_minfer"), "chat"]).arg(&path);
+    command.env("TERM", "xterm").env("MINFER_HISTORY", "off");
+    let mut pty = spawn_command(command, Some(PATIENCE)).unwrap();
+    let before = pty.exp_string("pid ").unwrap();
+    let pid = pty.exp_string(" is it").unwrap();
+    pty.exp_string(READING).unwrap();
+    pty.exp_string(">>> ").unwrap();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    // Bracketed paste is off again.
+    pty.exp_string(READ).unwrap();
+    pty.exp_string("code 143 end").unwrap();
+    let after = pty.exp_string("done").unwrap();
+    assert!(before.contains("icanon") && !before.contains("-icanon"), "{before}");
+    assert_eq!(after.trim(), before.trim());
 }

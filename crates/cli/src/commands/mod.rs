@@ -50,6 +50,11 @@ fn print_json(value: &serde_json::Value) -> Result<()> {
     print(&serde_json::to_string_pretty(value)?)
 }
 
+/// A number of things: `1 token`, `2 tokens`.
+fn counted(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
 /// Bytes for people.
 fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)

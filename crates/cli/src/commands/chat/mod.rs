@@ -10,8 +10,10 @@ mod path;
 mod saved;
 mod screen;
 mod settings;
+mod store;
 mod verbs;
 
+use super::counted;
 use crate::args::{ChatArgs, ChatSettings, TemplateOptions};
 use crate::exit::{self, Usage};
 use crate::inputs;
@@ -61,6 +63,15 @@ pub fn run(args: ChatArgs) -> Result<()> {
             }
         }
     }
+}
+
+/// What a saved chat has that is left out. It may be anything, so only some of it is named.
+fn unknown(path: &Path, fields: &[String]) -> String {
+    const MOST: usize = 5;
+    let named = fields.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = fields.len().saturating_sub(MOST);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("warning: {}: unknown fields are left out: {named}{more}", path.display())
 }
 
 /// A conversation with a person.
@@ -157,7 +168,9 @@ impl Chat {
             }
             Verb::System => self.system(argument),
             Verb::Set => self.set(argument)?,
-            Verb::Save => self.save(&path::parse(argument).map_err(Usage)?)?,
+            Verb::Save | Verb::SaveAnyway => {
+                self.save(&path::parse(argument).map_err(Usage)?, verb == Verb::SaveAnyway)?;
+            }
             Verb::Load => self.load(&path::parse(argument).map_err(Usage)?)?,
             Verb::Read => self.read(&path::parse(argument).map_err(Usage)?)?,
         }
@@ -221,8 +234,8 @@ impl Chat {
         let n_ctx = self.session.options().n_ctx;
         let used = self.session.sequence_len(self.conversation.sequence())?;
         if turn.dropped > 0 {
-            let n = turn.dropped;
-            self.screen.say(&format!("the context of {n_ctx} is full: the {n} oldest messages were dropped"));
+            let dropped = counted(turn.dropped, "oldest message");
+            self.screen.say(&format!("the context of {n_ctx} is full: dropped the {dropped}"));
         }
         match turn.answer.finish {
             Finish::ContextFull => {
@@ -244,6 +257,7 @@ impl Chat {
 
     fn clear(&mut self) {
         self.conversation.clear();
+        self.last = None;
         self.screen.note("the conversation is empty");
         self.drop_attached();
     }
@@ -259,8 +273,14 @@ impl Chat {
     fn system(&mut self, text: &str) {
         match text {
             "" => self.screen.say(self.conversation.system().unwrap_or("there is no system message")),
-            "\"\"" => self.conversation.set_system(None),
-            text => self.conversation.set_system(Some(text)),
+            "\"\"" => {
+                self.conversation.set_system(None);
+                self.screen.note("there is no system message now");
+            }
+            text => {
+                self.conversation.set_system(Some(text));
+                self.screen.note(&format!("the system message is now: {text}"));
+            }
         }
     }
 
@@ -292,12 +312,12 @@ impl Chat {
         Ok(())
     }
 
-    fn save(&mut self, path: &Path) -> Result<()> {
+    fn save(&mut self, path: &Path, anyway: bool) -> Result<()> {
         let template = self.conversation.template_input().extra.clone();
         let settings = settings::values(&self.settings);
-        Saved::new(self.model_name(), template, settings, self.conversation.entries()).write(path)?;
-        let n = self.conversation.entries().len();
-        self.screen.note(&format!("{n} messages are in {}", path.display()));
+        let entries = self.conversation.entries();
+        Saved::new(self.model_name(), template, settings, entries).write(path, anyway)?;
+        self.screen.note(&format!("{} saved in {}", counted(entries.len(), "message"), path.display()));
         Ok(())
     }
 
@@ -307,15 +327,24 @@ impl Chat {
         let entries = saved.entries().map_err(named)?;
         let mut settings = self.settings.clone();
         settings::change_all(&mut settings, &saved.settings).map_err(|e| named(anyhow!("settings: {e}")))?;
+        let before = self.settings.clone();
         self.use_settings(settings, true).map_err(|e| named(anyhow!("settings: {e:#}")))?;
         // Nothing fails from here on: what is loaded takes the place of all or of nothing.
         self.conversation.template_input().extra = saved.template;
         let n = entries.len();
         self.conversation.set_entries(entries);
+        self.last = None;
+        if !saved.unknown.is_empty() {
+            self.screen.say(&unknown(path, &saved.unknown));
+        }
         if saved.model != self.model_name() {
             self.screen.say(&format!("the conversation was held with {}", saved.model));
         }
-        self.screen.note(&format!("{n} messages from {}", path.display()));
+        self.screen.note(&format!("{} from {}", counted(n, "message"), path.display()));
+        let changed = settings::differences(&before, &self.settings);
+        if !changed.is_empty() {
+            self.screen.note(&format!("settings that came with them: {}", changed.join(", ")));
+        }
         if self.conversation.unanswered() {
             self.screen.note("the last one has no answer; /regen gives it one");
         }
@@ -326,21 +355,27 @@ impl Chat {
     fn read(&mut self, path: &Path) -> Result<()> {
         inputs::check_regular(path)?;
         let text = inputs::read_text(path)?;
-        self.screen.note(&format!("{} ({} bytes) stands before the next prompt", path.display(), text.len()));
+        self.screen.note(&format!(
+            "{} ({}) stands before the next prompt",
+            path.display(),
+            counted(text.len(), "byte")
+        ));
         self.attached.push(path, text);
         Ok(())
     }
 
     fn info(&self) -> Result<String> {
-        let used = self.session.sequence_len(self.conversation.sequence())?;
+        // What the cache holds of a conversation that is gone is no part of this one.
+        let used = match self.last {
+            Some(_) => self.session.sequence_len(self.conversation.sequence())?,
+            None => 0,
+        };
+        let messages = counted(self.conversation.entries().len(), "message");
         let options = self.session.options();
         let rows = [
             ("model", self.model.file().path().display().to_string()),
             ("device", self.model.device().to_owned()),
-            (
-                "context",
-                format!("{used} of {} tokens, {} messages", options.n_ctx, self.conversation.entries().len()),
-            ),
+            ("context", format!("{used} of {} tokens, {messages}", options.n_ctx)),
             ("KV type", options.kv_types.to_string()),
             ("attached", self.attached.to_string()),
             ("last answer", self.last.clone().unwrap_or_else(|| "none".to_owned())),

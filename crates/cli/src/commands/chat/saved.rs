@@ -1,5 +1,6 @@
 //! A conversation in a file.
 
+use super::store::Target;
 use crate::args::check_template_variables;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use minfer::Entry;
@@ -29,6 +30,9 @@ pub struct Saved {
     #[serde(default)]
     pub settings: Map<String, Value>,
     messages: Vec<Value>,
+    /// Names of fields that this program does not know, and leaves out.
+    #[serde(skip)]
+    pub unknown: Vec<String>,
 }
 
 impl Saved {
@@ -45,7 +49,14 @@ impl Saved {
             }
             Value::Object(fields)
         });
-        Saved { version: VERSION, model, template, settings, messages: messages.collect() }
+        Saved {
+            version: VERSION,
+            model,
+            template,
+            settings,
+            messages: messages.collect(),
+            unknown: Vec::new(),
+        }
     }
 
     /// The messages.
@@ -57,13 +68,22 @@ impl Saved {
         self.messages.iter().enumerate().map(numbered).collect()
     }
 
-    pub fn write(&self, path: &Path) -> Result<()> {
+    /// Writes it to a file, in place of an empty one or of another saved chat; of any other only if `anything` goes.
+    ///
+    /// # Errors
+    /// As [`Target::new`] and [`Target::write`], or the file is not to be replaced. It is then as it was.
+    pub fn write(&self, path: &Path, anything: bool) -> Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
-        // Beside it first: a disk that is full must not cost what the file held before.
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".part");
-        let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
-        written.with_context(|| path.display().to_string())
+        let target = Target::new(path)?;
+        if let Some(file) = target.existing().filter(|_| !anything) {
+            let empty = std::fs::metadata(file).is_ok_and(|metadata| metadata.len() == 0);
+            ensure!(
+                empty || Self::read(file).is_ok(),
+                "{}: this file is no saved chat; /save! FILE replaces it",
+                path.display()
+            );
+        }
+        target.write(&text)
     }
 
     pub fn read(path: &Path) -> Result<Self> {
@@ -83,8 +103,11 @@ impl Saved {
         for (key, want, needed) in FIELDS {
             check(fields, key, want, needed)?;
         }
-        let saved: Saved = serde_json::from_value(value).context("not a saved chat")?;
+        let known = |key: &str| key == "version" || FIELDS.iter().any(|(name, ..)| *name == key);
+        let unknown = fields.keys().filter(|key| !known(key)).cloned().collect();
+        let mut saved: Saved = serde_json::from_value(value).context("not a saved chat")?;
         check_template_variables(&saved.template).map_err(|e| anyhow!("template: {e}"))?;
+        saved.unknown = unknown;
         Ok(saved)
     }
 }

@@ -1,5 +1,6 @@
 //! What a chat shows: answers on stdout, everything else on stderr.
 
+use crate::commands::counted;
 use crate::exit::printable;
 use minfer::text::Thought;
 use minfer::{Finish, Turn};
@@ -121,7 +122,7 @@ fn harmless(text: &str) -> Cow<'_, str> {
 pub fn statistics(turn: &Turn, used: usize, n_ctx: usize) -> String {
     let answer = &turn.answer;
     let rate = |n: usize, t: Duration| n as f64 / t.as_secs_f64().max(1e-9);
-    let mut text = format!("prefill {} tokens", turn.prefilled);
+    let mut text = format!("prefill {}", counted(turn.prefilled, "token"));
     let cached: Vec<String> = [(turn.reused, "reused"), (turn.rewritten, "replaced")]
         .iter()
         .filter(|(n, _)| *n > 0)
@@ -133,7 +134,7 @@ pub fn statistics(turn: &Turn, used: usize, n_ctx: usize) -> String {
     text += &format!(", {:.1} tokens/s; ", rate(turn.prefilled, answer.prompt_time));
     // The first token comes from the prompt's logits; the decode steps make the others.
     text += &match answer.tokens.len() {
-        n @ 0..2 => format!("answer {n} tokens"),
+        n @ 0..2 => format!("answer {}", counted(n, "token")),
         n => format!("answer {n} tokens, {:.1} tokens/s", rate(n - 1, answer.decode_time)),
     };
     text += &match &answer.finish {

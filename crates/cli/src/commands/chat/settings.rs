@@ -60,6 +60,17 @@ pub fn values(settings: &ChatSettings) -> Map<String, Value> {
     serde_json::from_str(&text).unwrap_or_default()
 }
 
+/// What two states of the settings differ in, in words: `temp 0.5 (was 0.8)`.
+pub fn differences(before: &ChatSettings, after: &ChatSettings) -> Vec<String> {
+    let before = values(before);
+    let was = |key: &String| before.get(key).unwrap_or(&Value::Null);
+    values(after)
+        .iter()
+        .filter(|(key, value)| was(key) != *value)
+        .map(|(key, value)| format!("{key} {} (was {})", text(value), text(was(key))))
+        .collect()
+}
+
 /// A line per setting: name, value, meaning.
 pub fn list(settings: &ChatSettings) -> String {
     let (values, command) = (values(settings), command());

@@ -296,6 +296,7 @@ fn entry(bytes: &[u8], sources: Vec<Origin>) -> ModelSpec {
         file: "test.gguf",
         sha256: leak(&sha256(bytes)),
         size: bytes.len() as u64,
+        base: false,
         sources: Box::leak(sources.into_boxed_slice()),
     })))
 }
