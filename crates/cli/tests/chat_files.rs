@@ -128,7 +128,7 @@ fn loading_says_what_it_changes_and_what_it_leaves_out() {
     let notes = stderr(&o);
     for part in [
         "1 message from ",
-        "settings that came with them: temp 0.5 (was ",
+        "settings of the file replace those of the command line and of /set: temp 0.5 (was ",
         "a.json: unknown fields are left out: colour, shape",
     ] {
         assert!(notes.contains(part), "{part} is not in {notes}");

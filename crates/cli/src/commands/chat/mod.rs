@@ -343,7 +343,10 @@ impl Chat {
         self.screen.note(&format!("{} from {}", counted(n, "message"), path.display()));
         let changed = settings::differences(&before, &self.settings);
         if !changed.is_empty() {
-            self.screen.note(&format!("settings that came with them: {}", changed.join(", ")));
+            self.screen.note(&format!(
+                "settings of the file replace those of the command line and of /set: {}",
+                changed.join(", ")
+            ));
         }
         if self.conversation.unanswered() {
             self.screen.note("the last one has no answer; /regen gives it one");
