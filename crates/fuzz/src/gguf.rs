@@ -160,7 +160,8 @@ fn text(file: &ModelFile) -> Result<(), Error> {
 
 /// The error is about the file, or about memory, and says which part of the file it is about.
 fn names_its_reason(e: &Error) -> Result<(), String> {
-    const PARTS: [&str; 9] = [
+    const PARTS: [&str; 10] = [
+        "big-endian GGUF",
         "metadata \"",
         "tensor \"",
         "truncated: ",
