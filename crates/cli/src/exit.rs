@@ -1,5 +1,9 @@
 //! Exit codes: 0 done, 1 failed, 2 usage, 3 model unusable, 4 device unusable, 5 not enough memory,
-//! 130 interrupted.
+//! 130 interrupted, 141 the reader of the output went away.
+//!
+//! Usage is what the command line says: options that do not exist, contradict each other or are out of their range, a
+//! missing argument, a conversation that the chat template refuses. What a file or stdin holds, or that a file is not
+//! there, is a failure; the model's file has a code of its own.
 
 use crate::source::SourceError;
 use minfer::ErrorKind;
@@ -12,6 +16,8 @@ pub const MODEL: u8 = 3;
 pub const DEVICE: u8 = 4;
 pub const MEMORY: u8 = 5;
 pub const INTERRUPTED: u8 = 130;
+/// What a shell reports of a program that SIGPIPE ended.
+pub const CLOSED_PIPE: u8 = 141;
 
 /// A mistake in the arguments that only shows after parsing.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +31,9 @@ pub struct Lacking(pub String);
 
 /// The exit code of an error.
 pub fn code(error: &anyhow::Error) -> u8 {
+    if is_closed_pipe(error) {
+        return CLOSED_PIPE;
+    }
     for cause in error.chain() {
         if cause.is::<Usage>() {
             return USAGE;
@@ -68,9 +77,9 @@ pub fn printable(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Whether the reader of our output went away: nobody is left to be told.
+/// Whether the reader of our output went away: nobody is left to be told. A server that went away is something else.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .any(|c| c.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+    let closed = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+    !error.chain().any(|c| c.is::<SourceError>())
+        && error.chain().any(|c| c.downcast_ref::<io::Error>().is_some_and(closed))
 }

@@ -103,10 +103,10 @@ pub fn chat_template(model: &Model, options: &TemplateOptions) -> Result<ChatTem
         let own = model.file().chat_template()?;
         return own.ok_or_else(|| no_template(model.file().path()).into());
     };
-    let usage = |e: &dyn std::fmt::Display| Usage(format!("--chat-template {}: {e}", path.display()));
-    let bytes = read_bounded(path).map_err(|e| usage(&e))?;
-    let source = String::from_utf8(bytes).map_err(|e| usage(&format!("not UTF-8 text: {e}")))?;
-    Ok(ChatTemplate::for_tokenizer(&source, model.tokenizer()?).map_err(|e| usage(&e))?)
+    let named = |e: &dyn std::fmt::Display| anyhow::anyhow!("--chat-template {}: {e}", path.display());
+    let bytes = read_bounded(path).map_err(|e| named(&e))?;
+    let source = String::from_utf8(bytes).map_err(|e| named(&format!("not UTF-8 text: {e}")))?;
+    ChatTemplate::for_tokenizer(&source, model.tokenizer()?).map_err(|e| named(&e))
 }
 
 /// Why there is no chat template, and what to do.
@@ -121,8 +121,8 @@ fn no_template(path: &Path) -> Lacking {
 
 /// An error of rendering with where the template comes from; any other as it is.
 ///
-/// A conversation that the template refuses is the user's to change, and so is a template of the user's: exit code 2.
-/// A model's own template that fails makes the model unusable: 3.
+/// A conversation that the template refuses is the user's to change: exit code 2. A template of the user's that fails is
+/// a file that cannot be used: 1. A model's own template that fails makes the model unusable: 3.
 pub fn rendering(error: anyhow::Error, options: &TemplateOptions) -> anyhow::Error {
     let Some(cause) = error.chain().find_map(|cause| cause.downcast_ref::<TemplateError>()) else {
         return error;
@@ -130,10 +130,11 @@ pub fn rendering(error: anyhow::Error, options: &TemplateOptions) -> anyhow::Err
     let own = options.chat_template.as_ref();
     let from = own.map_or("the model's own template".to_owned(), |path| path.display().to_string());
     let text = format!("{cause} ({from})");
-    if own.is_some() || cause.kind() == TemplateErrorKind::Raised {
-        return Usage(text).into();
+    match (cause.kind(), own) {
+        (TemplateErrorKind::Raised, _) => Usage(text).into(),
+        (_, Some(_)) => anyhow::anyhow!("{text}"),
+        (_, None) => error.context(text),
     }
-    error.context(text)
 }
 
 /// Largest text that is read: far more than any context takes.
@@ -160,6 +161,13 @@ pub fn check_regular(path: &Path) -> Result<()> {
         return Ok(());
     }
     Err(anyhow::anyhow!("{}: not a regular file", path.display()))
+}
+
+/// A text that was written with an editor or by `echo`, without the line end that those put after it.
+pub fn without_line_end(mut text: String) -> String {
+    let end = ["\r\n", "\n"].iter().find(|end| text.ends_with(**end)).map_or(0, |end| end.len());
+    text.truncate(text.len() - end);
+    text
 }
 
 /// A text file, or why not.

@@ -12,28 +12,35 @@ mod source;
 mod tensors_io;
 mod terminal;
 
+use anyhow::{Context, Result};
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match args::Cli::try_parse_from(args::long_names(std::env::args_os())) {
-        Ok(cli) => cli,
-        Err(e) => {
-            // Help and version are answers, not errors; clap knows which stream each belongs to.
-            let code = if e.use_stderr() { exit::USAGE } else { 0 };
-            let _ = e.print();
-            return ExitCode::from(code);
-        }
+    let words = match args::long_names(std::env::args_os()) {
+        Ok(words) => words,
+        Err(refused) => return ended(Err(exit::Usage(refused).into())),
     };
-    terminal::restore_on_termination();
-    console::end_on_interrupt();
-    match commands::dispatch(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            if !exit::is_closed_pipe(&e) {
-                crate::console::note!("error: {}", exit::message(&e));
-            }
-            ExitCode::from(exit::code(&e))
+    match args::Cli::try_parse_from(words) {
+        Ok(cli) => {
+            terminal::restore_on_termination();
+            console::end_on_interrupt();
+            ended(commands::dispatch(cli.command))
         }
+        // Help and version are answers, not errors; clap knows which stream each belongs to.
+        Err(e) if e.use_stderr() => {
+            let _ = e.print();
+            ExitCode::from(exit::USAGE)
+        }
+        Err(e) => ended(e.print().context("stdout")),
     }
+}
+
+/// Says what went wrong, if anything did, and ends with its exit code.
+fn ended(result: Result<()>) -> ExitCode {
+    let Err(e) = result else { return ExitCode::SUCCESS };
+    if !exit::is_closed_pipe(&e) {
+        console::note!("error: {}", exit::message(&e));
+    }
+    ExitCode::from(exit::code(&e))
 }

@@ -2,6 +2,7 @@
 //!
 //! Tensors: `tokens` i32 `[n]`, `top_ids` i32 `[n, k]`, `top_logprobs` f32 `[n, k]` (best first, of the token
 //! after the position), `greedy` i32 `[m]` (the greedy continuation of the whole text; may be absent).
+//! Metadata, all of which may be absent: `source`, `n_vocab`, `model_sha256`.
 
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::tensor::TensorView;
@@ -21,6 +22,15 @@ pub struct TopLogProbs {
     pub greedy: Vec<u32>,
 }
 
+/// What a file says of the model that it was recorded from.
+#[derive(Default)]
+pub struct Origin {
+    /// Size of its vocabulary.
+    pub n_vocab: Option<usize>,
+    /// Hash of its file, in hexadecimal digits.
+    pub model_sha256: Option<String>,
+}
+
 impl TopLogProbs {
     /// Positions that have log-probabilities.
     pub fn len(&self) -> usize {
@@ -34,14 +44,18 @@ impl TopLogProbs {
     }
 
     /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self> {
+    pub fn read(path: &Path) -> Result<(Self, Origin)> {
         crate::inputs::check_regular(path)?;
         let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
         Self::parse(&bytes).with_context(|| path.display().to_string())
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self> {
-        let file = SafeTensors::deserialize(bytes)?;
+    fn parse(bytes: &[u8]) -> Result<(Self, Origin)> {
+        let file = SafeTensors::deserialize(bytes).context("not a safetensors file")?;
+        let (_, header) = SafeTensors::read_metadata(bytes).context("not a safetensors file")?;
+        let said = |key: &str| header.metadata().as_ref().and_then(|m| m.get(key).cloned());
+        let n_vocab = said("n_vocab").map(|n| n.parse().with_context(|| format!("metadata n_vocab `{n}`")));
+        let origin = Origin { n_vocab: n_vocab.transpose()?, model_sha256: said("model_sha256") };
         let ids = file.tensor("top_ids")?;
         let &[n, k] = ids.shape() else { bail!("top_ids has shape {:?}", ids.shape()) };
         let logprobs = file.tensor("top_logprobs")?;
@@ -51,7 +65,8 @@ impl TopLogProbs {
         ensure!(tokens.len() == n, "{} tokens and {n} rows", tokens.len());
         let floats = logprobs.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         let greedy = file.tensor("greedy").ok().map(|t| as_ids(&t)).transpose()?.unwrap_or_default();
-        Ok(TopLogProbs { tokens, k, ids: as_ids(&ids)?, logprobs: floats.collect(), greedy })
+        let top = TopLogProbs { tokens, k, ids: as_ids(&ids)?, logprobs: floats.collect(), greedy };
+        Ok((top, origin))
     }
 
     /// Writes a file with its metadata.

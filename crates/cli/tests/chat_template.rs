@@ -4,6 +4,7 @@ mod common;
 
 use common::{fails, output, speaking, stderr, write};
 
+const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const MODEL: i32 = 3;
 
@@ -21,7 +22,7 @@ fn a_template_of_the_users_own() {
     };
     let answer = run("{% for m in messages %}{{ m.content }}{% endfor %}", &[]);
     assert!(answer.status.success(), "{}", stderr(&answer));
-    let line = fails(&run("a\n{% if %}\n", &[]), USAGE);
+    let line = fails(&run("a\n{% if %}\n", &[]), FAILED);
     assert!(line.contains("own.jinja") && line.contains("line 2"), "{line}");
     let refuse = "{{ raise_exception('level ' ~ level ~ messages[0].content) }}";
     let line = fails(&run(refuse, &["--chat-template-kwargs", r#"{"level": 3}"#]), USAGE);
@@ -37,19 +38,22 @@ fn a_template_of_the_users_own() {
 fn run_and_chat_say_alike_why_a_template_does_not_render() {
     let folder = tempfile::tempdir().unwrap();
     let templates = [
-        ("{{ raise_exception('boo') }}", "the chat template refuses this conversation: boo (", USAGE),
-        ("a\n{{ missing.field }}", "chat template, line 2: ", MODEL),
+        (
+            "{{ raise_exception('boo') }}",
+            "the chat template refuses this conversation: boo (",
+            [USAGE, USAGE],
+        ),
+        ("a\n{{ missing.field }}", "chat template, line 2: ", [MODEL, FAILED]),
     ];
-    for (template, says, code) in templates {
+    for (template, says, codes) in templates {
         let mut model = speaking().build().unwrap();
         model.metadata.retain(|(key, _)| key != "tokenizer.chat_template");
         model.metadata.push(("tokenizer.chat_template".to_owned(), template.to_owned().into()));
         let model = write(folder.path(), "m.gguf", &model.to_bytes().unwrap());
         let file = write(folder.path(), "own.jinja", template.as_bytes());
         let given = ["--chat-template", file.to_str().unwrap()];
-        // A template of the user's is the user's to change, whatever is wrong with it.
         for (more, from, code) in
-            [(&[][..], "(the model's own template)", code), (&given, "own.jinja)", USAGE)]
+            [(&[][..], "(the model's own template)", codes[0]), (&given, "own.jinja)", codes[1])]
         {
             for command in ["run", "chat"] {
                 let words = [&[command, model.to_str().unwrap(), "-p", "hi"], more].concat();
@@ -65,6 +69,6 @@ fn a_template_file_that_is_not_there() {
     let folder = tempfile::tempdir().unwrap();
     let model = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
     let words = ["run", model.to_str().unwrap(), "hi", "--chat-template", "/no/such.jinja"];
-    let line = fails(&output(&words), USAGE);
+    let line = fails(&output(&words), FAILED);
     assert!(line.contains("/no/such.jinja"), "{line}");
 }

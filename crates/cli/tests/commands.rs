@@ -77,7 +77,9 @@ fn graph_shows_nodes_splits_and_memory_in_three_forms() {
     let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
     let path = path.to_str().unwrap();
     let text = succeeds(&output(&["graph", path]));
-    for part in ["blk.3.ffn_down", "split 0: cpu", "peak", "KV cache", "QkvRopeStore"] {
+    for part in
+        ["blk.3.ffn_down", "split 0: cpu", "peak", "# A line per node: id, name", "KV cache", "QkvRopeStore"]
+    {
         assert!(text.contains(part), "`{part}` is not in\n{text}");
     }
     let plain = succeeds(&output(&["graph", path, "--no-fuse"]));

@@ -30,6 +30,8 @@ fn an_answer_does_not_depend_on_where_blocks_run() {
         (&["--device", "chaos:1", "--ngl", "2"], "(blocks 2..4)"),
         (&["--device", "chaos", "-ngl", "99"], "(blocks 0..4, head)"),
         (&["--device", "chaos"], "(blocks 0..4, head)"),
+        (&["--device", "chaos", "-ngl", "-1"], "(blocks 0..4, head)"),
+        (&["--device", "chaos", "-ngl=all"], "(blocks 0..4, head)"),
         (&["--device", "chaos:0,chaos:1", "-ngl", "3"], "(blocks 3..4)"),
         (&["--device", "chaos,chaos:1", "--n-gpu-layers", "auto"], "(blocks 2..4, head)"),
     ] {
@@ -44,16 +46,19 @@ fn requests_that_make_no_sense_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = model(&folder);
     let run = |options: &[&str]| output(&[&["run", &path, "hi", "-n", "1"], options].concat());
-    for options in
-        [&["-ngl", "2"][..], &["-ngl", "auto", "--device", "cpu"], &["-ngl", "0", "--device", "auto"]]
+    for options in [&["-ngl", "2"][..], &["-ngl=all", "--device", "cpu"], &["-ngl", "-1", "--device", "auto"]]
     {
         let line = fails(&run(options), USAGE);
-        assert!(line.contains("--gpu-layers") && line.contains("--device"), "{line}");
+        assert!(line.contains("needs a device that takes blocks: name one with --device"), "{line}");
+    }
+    for options in [&["-ngl", "0"][..], &["-ngl", "auto", "--device", "cpu"], &["-ngl=0", "--device", "auto"]]
+    {
+        succeeds(&run(options));
     }
     for devices in ["cpu,chaos", "chaos,auto", "chaos,chaos:0", "chaos:x", "chaos:0:much", "tpu"] {
         fails(&run(&["--device", devices]), USAGE);
     }
-    fails(&run(&["--device", "chaos", "-ngl", "all"]), USAGE);
+    fails(&run(&["--device", "chaos", "-ngl", "-2"]), USAGE);
     let line = fails(&run(&["--device", "chaos,cuda"]), DEVICE);
     assert!(line.contains("cuda:0"), "{line}");
     // The device for tests is no device of this machine.
@@ -144,7 +149,10 @@ fn a_fault_in_the_middle_of_a_run_says_what_had_run() {
                 let line = fails(&o, DEVICE);
                 let place = if kind == "timeout" { "chaos:0: timed out" } else { " on chaos:" };
                 let told = line.contains(place) || kind == "timeout" && line.contains("chaos:1: timed out");
-                assert!(told && line.contains(" nodes in ") && line.contains("the last: "), "{line}");
+                assert!(
+                    told && line.contains(" nodes had been handed over") && line.contains("the last: "),
+                    "{line}"
+                );
                 assert!(
                     kind == "timeout" || line.starts_with("error: node ") && line.contains("blk."),
                     "{line}"
@@ -161,7 +169,7 @@ fn a_fault_in_the_middle_of_a_run_says_what_had_run() {
         let o = run(&format!("memory:{at}"), "chaos");
         if !o.status.success() {
             let line = fails(&o, MEMORY);
-            assert!(line.contains("chaos:0") && line.contains("out of memory"), "{line}");
+            assert!(line.contains("chaos:0: out of memory: ") && line.contains(" bytes for the "), "{line}");
         }
     }
     let line = fails(&run("fire:1", "chaos"), USAGE);

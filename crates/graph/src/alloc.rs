@@ -76,7 +76,8 @@ impl GraphAllocator {
         for arena in &plan.memory.arenas {
             for &bytes in &arena.slots {
                 let backend = backends.get_mut(arena.backend)?;
-                let buffer = backend.alloc_buffer(bytes.max(4)).map_err(|e| e.on(arena.backend))?;
+                let buffer = backend.alloc_buffer(bytes.max(4));
+                let buffer = buffer.map_err(|e| e.allocating(arena.backend, "the values of a graph"))?;
                 self.arenas.entry(arena.backend).or_default().push((buffer, bytes));
             }
         }
@@ -97,7 +98,7 @@ impl GraphAllocator {
             self.nodes[id] = Some((p.backend, slice));
         }
         for s in &plan.memory.staging {
-            self.stage_buffer(backends, s.node, s.backend, s.bytes)?;
+            self.stage_buffer(&plan.graph, backends, s.node, s.backend, s.bytes)?;
         }
         Ok(())
     }
@@ -287,7 +288,7 @@ impl GraphAllocator {
         }
         let node = graph.node(id);
         let len = node_bytes(node, dims);
-        let staged = self.stage_buffer(backends, id, dst, slice.len)?;
+        let staged = self.stage_buffer(graph, backends, id, dst, slice.len)?;
         if len > 0 {
             let to = BufferSlice { len, ..staged };
             match self.filled.get(&id).filter(|f| !node.pinned && f.len() >= len) {
@@ -312,6 +313,7 @@ impl GraphAllocator {
     /// a recycled buffer could still be read by work that is queued.
     fn stage_buffer(
         &mut self,
+        graph: &Graph,
         backends: &mut Backends,
         id: NodeId,
         tag: BackendTag,
@@ -320,7 +322,9 @@ impl GraphAllocator {
         if let Some(staged) = self.staging.get(&(id, tag)) {
             return Ok(staged.buffer);
         }
-        let buffer = backends.get_mut(tag)?.alloc_fresh(bytes.max(4)).map_err(|e| e.on(tag))?;
+        let what = || format!("the copy of `{}` from another device", graph.node(id).name);
+        let buffer = backends.get_mut(tag)?.alloc_fresh(bytes.max(4));
+        let buffer = buffer.map_err(|e| e.allocating(tag, what()))?;
         let buffer = BufferSlice { buffer, offset: 0, len: bytes };
         self.staging.insert((id, tag), Staged { buffer, run: 0 });
         self.generation = GENERATION.fetch_add(1, Ordering::Relaxed);

@@ -89,9 +89,16 @@ fn place_text(place: Option<Placement>) -> String {
     }
 }
 
+/// What the lines of nodes say.
+const LEGEND: &str = "\
+# A line per node: id, name, operation, shape (rows x columns), type, device, ids of its sources, place in memory.
+# Places: `slot S +O B bytes` from byte O of the device's buffer S, `live A..=B` while nodes A to B run, `over N` in the
+# bytes of node N in place; `kv layer L` stands for the KV cache of a layer; `dead` is not computed.
+";
+
 /// The whole plan as text.
 pub fn dump_plan(plan: &Plan) -> String {
-    let mut text = String::new();
+    let mut text = String::from(LEGEND);
     for node in &plan.graph.nodes {
         let backend = node.backend.map_or_else(|| "-".into(), |t| t.to_string());
         let _ = writeln!(

@@ -80,6 +80,16 @@ pub enum GraphError {
         /// What it said.
         source: BackendError,
     },
+    /// A backend has no memory for something.
+    #[error("{backend}: out of memory: {bytes} bytes for {what}")]
+    Memory {
+        /// The backend.
+        backend: BackendTag,
+        /// What it was for.
+        what: String,
+        /// How much of it.
+        bytes: usize,
+    },
     /// A pass broke an invariant; a bug of the engine.
     #[error("internal error in {pass}: {reason}")]
     Internal {
@@ -155,6 +165,14 @@ impl BackendError {
         match self {
             BackendError::Queued { node, source } => GraphError::Execute { node, backend, source: *source },
             source => GraphError::Backend { backend, source },
+        }
+    }
+
+    /// The error of a device while it made room for something.
+    pub fn allocating(self, backend: BackendTag, what: impl fmt::Display) -> GraphError {
+        match self {
+            BackendError::OutOfMemory(bytes) => GraphError::Memory { backend, what: what.to_string(), bytes },
+            other => other.on(backend),
         }
     }
 

@@ -59,8 +59,9 @@ impl KvStorage {
             return Err(GraphError::Internal { pass: "kv", reason });
         }
         let (k_page, v_page) = self.ty.page_bytes(&shape);
-        let k = region(backends, backend, self.n_pages * k_page)?;
-        let v = match region(backends, backend, self.n_pages * v_page) {
+        let region = |backends: &mut Backends, bytes| region(backends, backend, shape.layer, bytes);
+        let k = region(backends, self.n_pages * k_page)?;
+        let v = match region(backends, self.n_pages * v_page) {
             Ok(v) => v,
             Err(e) => {
                 backends.get_mut(backend)?.free_buffer(k.buffer);
@@ -113,13 +114,19 @@ impl KvStorage {
     }
 }
 
-fn region(backends: &mut Backends, tag: BackendTag, len: usize) -> Result<BufferSlice, GraphError> {
+fn region(
+    backends: &mut Backends,
+    tag: BackendTag,
+    layer: usize,
+    len: usize,
+) -> Result<BufferSlice, GraphError> {
     let backend = backends.get_mut(tag)?;
     let most = backend.buffer_rules().max_binding;
     if len > most {
         let reason = format!("a KV region of {len} bytes, {tag} binds at most {most}");
         return Err(GraphError::Capacity(reason));
     }
-    let buffer = backend.alloc_buffer(len.max(4)).map_err(|e| e.on(tag))?;
+    let buffer = backend.alloc_buffer(len.max(4));
+    let buffer = buffer.map_err(|e| e.allocating(tag, format_args!("the KV cache of layer {layer}")))?;
     Ok(BufferSlice { buffer, offset: 0, len })
 }

@@ -54,11 +54,16 @@ impl Progress {
         let names: Vec<&str> =
             self.recent().filter_map(|id| plan.graph.nodes.get(id)).map(|n| n.name.as_str()).collect();
         let last = if names.is_empty() { String::new() } else { format!("; the last: {}", names.join(" ")) };
+        let (all, whole) = (counted(of_nodes, "node"), counted(of_splits, "split"));
         format!(
-            "{nodes} of {of_nodes} nodes in {splits} of {of_splits} whole splits had been handed over, \
-             {finished} splits finished{last}"
+            "{nodes} of {all} had been handed over, with {splits} of {whole} complete and {finished} finished{last}"
         )
     }
+}
+
+/// A number with its noun.
+fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Whether a device has something to do for a node.

@@ -485,7 +485,7 @@ fn progress_tells_what_had_run() {
     assert_eq!(progress.recent().collect::<Vec<_>>(), vec![1]);
     assert_eq!(
         progress.describe(&rig.plan),
-        "1 of 2 nodes in 2 of 3 whole splits had been handed over, 0 splits finished; the last: silu"
+        "1 of 2 nodes had been handed over, with 2 of 3 splits complete and 0 finished; the last: silu"
     );
     rig.run(0, 0, dims(1, 0, 1)).unwrap();
     assert_eq!((rig.scheduler.progress().splits, rig.scheduler.progress().nodes), (3, 2));

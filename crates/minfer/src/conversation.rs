@@ -16,7 +16,7 @@ use crate::sampler::Sampler;
 use crate::session::{Control, Session};
 use history::{Fit, History};
 use minfer_text::{
-    ChatTemplate, LocalTime, Message, Reasoning, ReasoningSplitter, RenderInput, TemplateError,
+    ChatTemplate, LocalTime, Message, Reasoning, ReasoningSplitter, RenderInput, Rendered, TemplateError,
     TemplateErrorKind, Thought, Tokenizer,
 };
 
@@ -285,7 +285,7 @@ impl Conversation {
     fn render(&self, tokenizer: &Tokenizer) -> Result<Prompt, Error> {
         let messages = self.entries.iter().map(|e| e.message.clone()).collect();
         let input = RenderInput { messages, ..self.base.clone() };
-        let rendered = self.template.render(&input).map_err(template_error)?;
+        let rendered = self.template.render(&input).and_then(Rendered::not_empty).map_err(template_error)?;
         let thinking = self.template.reasoning().is_some_and(|r| r.opened_by(&rendered));
         Ok(Prompt { fit: self.history.fit(tokenizer, &rendered.parts), thinking })
     }

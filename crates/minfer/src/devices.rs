@@ -6,6 +6,9 @@ use minfer_cpu::{CpuBackend, CpuOptions, Isa};
 use minfer_graph::{Backend, BackendKind, BackendTag, Backends, Chaos, Fault, MemoryInfo};
 use std::str::FromStr;
 
+/// Kinds of devices in this build, as `--device` names them; the one for tests is not among them.
+pub const DEVICE_KINDS: &[&str] = &["cpu"];
+
 /// What the user asks for with `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {

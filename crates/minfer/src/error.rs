@@ -104,6 +104,7 @@ impl From<GraphError> for Error {
                 BackendError::BadWeight { .. } => ErrorKind::Model,
                 _ => ErrorKind::Device,
             },
+            GraphError::Memory { .. } => ErrorKind::Memory,
             GraphError::Capacity(_) => ErrorKind::Input,
             _ => ErrorKind::Internal,
         };

@@ -1,6 +1,6 @@
 //! Which device runs which block: what is asked for ([`Placement`]) and what comes of it for a model ([`Layout`]).
 
-use crate::devices::{self, DeviceChoice};
+use crate::devices::{self, DEVICE_KINDS, DeviceChoice};
 use crate::error::Error;
 use crate::file::ModelFile;
 use crate::memory::device_memory;
@@ -23,6 +23,8 @@ pub enum GpuLayers {
     Auto,
     /// The last so many; more than there are means all.
     Count(usize),
+    /// All of them.
+    All,
 }
 
 impl FromStr for GpuLayers {
@@ -31,7 +33,10 @@ impl FromStr for GpuLayers {
     fn from_str(s: &str) -> Result<Self, String> {
         match s {
             "auto" => Ok(GpuLayers::Auto),
-            _ => s.parse().map(GpuLayers::Count).map_err(|_| "a whole number from 0, or auto".into()),
+            "all" | "-1" => Ok(GpuLayers::All),
+            _ => {
+                s.parse().map(GpuLayers::Count).map_err(|_| "a whole number from 0, all (-1) or auto".into())
+            }
         }
     }
 }
@@ -41,6 +46,7 @@ impl fmt::Display for GpuLayers {
         match self {
             GpuLayers::Auto => f.write_str("auto"),
             GpuLayers::Count(n) => write!(f, "{n}"),
+            GpuLayers::All => f.write_str("all"),
         }
     }
 }
@@ -50,7 +56,7 @@ impl fmt::Display for GpuLayers {
 pub struct Placement {
     /// Offload devices, in the order of the blocks that they take; or the CPU, or [`DeviceChoice::Auto`], alone.
     pub devices: Vec<DeviceChoice>,
-    /// Blocks for them; [`GpuLayers::Auto`] if absent. Without an offload device it must be absent.
+    /// Blocks for them; [`GpuLayers::Auto`] if absent. Without an offload device there can be none.
     pub gpu_layers: Option<GpuLayers>,
 }
 
@@ -64,11 +70,10 @@ impl Placement {
     fn offload(&self) -> Result<&[DeviceChoice], Error> {
         let mut tags: Vec<BackendTag> = self.devices.iter().map(|d| d.tag()).collect();
         if let [] | [BackendTag::CPU] = tags.as_slice() {
-            let Some(layers) = self.gpu_layers else { return Ok(&[]) };
-            let message = format!(
-                "--gpu-layers {layers} without an offload device: --device names one, and it is the cpu"
-            );
-            return Err(Error::input(message));
+            return match self.gpu_layers {
+                None | Some(GpuLayers::Auto | GpuLayers::Count(0)) => Ok(&[]),
+                Some(layers) => Err(Error::input(no_device(layers))),
+            };
         }
         if tags.contains(&BackendTag::CPU) {
             let message = "--device: the cpu takes what the others leave; auto or cpu can only stand alone";
@@ -100,6 +105,7 @@ impl Placement {
         let layout = |n: usize| Layout::new(n_blocks, devices, &divide(n, &free));
         match self.gpu_layers.unwrap_or_default() {
             GpuLayers::Count(n) => Ok(layout(n.min(n_blocks))),
+            GpuLayers::All => Ok(layout(n_blocks)),
             GpuLayers::Auto if free.iter().all(Option::is_none) => Ok(layout(n_blocks)),
             GpuLayers::Auto => {
                 options.check(&spec)?;
@@ -112,6 +118,16 @@ impl Placement {
             }
         }
     }
+}
+
+/// Why blocks cannot go to devices of which none is named.
+fn no_device(layers: GpuLayers) -> String {
+    let none = if DEVICE_KINDS == ["cpu"] {
+        "; there is none in this build (`minfer devices` lists what there is)"
+    } else {
+        ""
+    };
+    format!("--gpu-layers {layers} needs a device that takes blocks: name one with --device{none}")
 }
 
 /// The largest number up to `n` for which `fits` holds, if it holds for all smaller ones; 0 always counts as fitting.
@@ -364,8 +380,13 @@ mod tests {
         }
         assert!(refused(&[A, DeviceChoice::Cpu], None).contains("cpu"));
         assert!(refused(&[A, B, A], None).contains("chaos:0 twice"));
-        assert_eq!(Placement::default().offload().unwrap(), []);
+        for layers in [None, Some(GpuLayers::Auto), Some(GpuLayers::Count(0))] {
+            let placement = Placement { devices: vec![], gpu_layers: layers };
+            assert_eq!(placement.offload().unwrap(), []);
+        }
+        assert!(refused(&[], Some(GpuLayers::All)).contains("--gpu-layers all needs a device"));
         assert_eq!("99".parse(), Ok(GpuLayers::Count(99)));
-        assert!("-1".parse::<GpuLayers>().is_err() && "all".parse::<GpuLayers>().is_err());
+        assert_eq!(("-1".parse(), "all".parse()), (Ok(GpuLayers::All), Ok(GpuLayers::All)));
+        assert!("-2".parse::<GpuLayers>().is_err() && "some".parse::<GpuLayers>().is_err());
     }
 }

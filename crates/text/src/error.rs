@@ -114,6 +114,9 @@ pub enum TemplateError {
         /// What the template says.
         message: String,
     },
+    /// The template made nothing of the conversation.
+    #[error("the chat template gave an empty text")]
+    Empty,
     /// The template ran for too long.
     #[error("chat template, line {line}: stopped after {fuel} steps")]
     OutOfFuel {
@@ -134,6 +137,8 @@ pub enum TemplateErrorKind {
     Render,
     /// The template refused this conversation.
     Raised,
+    /// The template made nothing of this conversation.
+    Empty,
     /// The template ran for too long.
     OutOfFuel,
 }
@@ -145,6 +150,7 @@ impl TemplateError {
             TemplateError::Syntax { .. } => TemplateErrorKind::Syntax,
             TemplateError::Render { .. } => TemplateErrorKind::Render,
             TemplateError::Raised { .. } => TemplateErrorKind::Raised,
+            TemplateError::Empty => TemplateErrorKind::Empty,
             TemplateError::OutOfFuel { .. } => TemplateErrorKind::OutOfFuel,
         }
     }

@@ -1,8 +1,10 @@
 //! The command line.
 
+mod llama;
 mod model;
 mod sampling;
 
+pub use llama::long_names;
 pub use model::ModelOptions;
 pub use sampling::{LimitOptions, SamplingOptions, TemplateOptions, check_template_variables};
 
@@ -10,7 +12,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use minfer::Overflow;
 use model::{from_one, from_zero, parse_threads};
 use serde::Serialize;
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 const MODEL_HELP: &str =
@@ -21,29 +22,13 @@ const MODEL_HELP: &str =
 #[command(
     name = "minfer",
     version,
-    after_help = "Exit codes: 0 done, 1 failed, 2 usage, 3 model unusable, \
-4 device unusable, 5 not enough memory, 130 interrupted.\nEnvironment variables: minfer knobs."
+    after_help = "Exit codes: 0 done, 1 failed, 2 usage, 3 model unusable, 4 device unusable, 5 not enough memory, \
+130 interrupted, 141 the reader of the output went away. What the command line says wrong is usage; what a file or \
+stdin holds that cannot be used is a failure.\nEnvironment variables: minfer knobs."
 )]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// llama.cpp's names of several letters behind one dash, which clap cannot declare, as long names.
-pub fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    const NAMES: [(&str, &str); 4] = [
-        ("-ctk", "--cache-type-k"),
-        ("-ctv", "--cache-type-v"),
-        ("-ngl", "--gpu-layers"),
-        ("-sys", "--system"),
-    ];
-    let mut rest = false;
-    let long = |arg: OsString| {
-        rest |= arg == "--";
-        let found = NAMES.iter().find(|(short, _)| !rest && arg == *short);
-        found.map_or(arg, |(_, long)| OsString::from(long))
-    };
-    args.map(long).collect()
 }
 
 #[derive(Subcommand)]
@@ -91,7 +76,7 @@ pub struct RunArgs {
     /// The prompt
     #[arg(short, long)]
     pub prompt: Option<String>,
-    /// Read the prompt from a file
+    /// Read the prompt from a file; one line end at its end is left out, as at the end of stdin
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     pub file: Option<PathBuf>,
     /// System message of the chat template
@@ -171,7 +156,7 @@ pub struct TokenizeArgs {
     pub model: String,
     /// The text [default: stdin]
     pub text: Option<String>,
-    /// Read the text from a file
+    /// Read the text from a file, every byte of it, as from stdin
     #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
     pub file: Option<PathBuf>,
     /// Leave out BOS and EOS even if the file asks for them
@@ -345,15 +330,6 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
     use clap::error::ErrorKind;
-
-    #[test]
-    fn short_names_of_several_letters_become_long() {
-        let args = ["minfer", "run", "-ctk", "f32", "--", "-ctk"].map(OsString::from);
-        assert_eq!(
-            long_names(args.into_iter()),
-            ["minfer", "run", "--cache-type-k", "f32", "--", "-ctk"].map(OsString::from)
-        );
-    }
 
     /// Every option that takes a number, with a number that it refuses: the error names the option and its range.
     #[test]

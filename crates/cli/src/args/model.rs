@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use minfer::graph::{Fusion, FusionSwitches};
-use minfer::{DeviceChoice, GpuLayers, KvType, LoadMode};
+use minfer::{DEVICE_KINDS, DeviceChoice, GpuLayers, KvType, LoadMode};
 use std::str::FromStr;
 
 /// Options of every command that runs a model.
@@ -17,15 +17,15 @@ pub struct ModelOptions {
     /// Threads [default: what affinity, physical cores and CPU quota allow]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_threads)]
     pub threads: Option<usize>,
-    /// Most tokens in one step
+    /// Most tokens in one step; beyond the context it makes no difference
     #[arg(short, long = "batch-size", value_name = "N", default_value_t = 512, allow_negative_numbers = true,
-        value_parser = from_one)]
+        value_parser = parse_batch_size)]
     pub batch_size: usize,
-    /// auto, cpu, or the devices that take blocks from the CPU: wgpu[:i], cuda[:i], several with commas
-    #[arg(long, value_name = "DEVICE", default_value = "auto", value_delimiter = ',',
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_delimiter = ',', help = device_help(),
         value_parser = str::parse::<DeviceChoice>)]
     pub device: Vec<DeviceChoice>,
-    /// Blocks for these devices, counted from the last one, or auto: as many as fit (also -ngl) [default: auto]
+    /// Blocks for these devices, counted from the last one; all (or -1), or auto: as many as fit (also -ngl)
+    /// [default: auto]
     #[arg(long, aliases = ["ngl", "n-gpu-layers"], value_name = "N", allow_negative_numbers = true,
         value_parser = str::parse::<GpuLayers>)]
     pub gpu_layers: Option<GpuLayers>,
@@ -112,6 +112,23 @@ impl From<Load> for LoadMode {
             Load::Read => LoadMode::Read,
             Load::Mmap => LoadMode::Mmap,
         }
+    }
+}
+
+/// Help of `--device`.
+fn device_help() -> String {
+    let kinds = DEVICE_KINDS.join(", ");
+    format!(
+        "auto, cpu, or the devices that take blocks from the CPU: wgpu[:i], cuda[:i], several with commas. \
+         In this build: {kinds}"
+    )
+}
+
+fn parse_batch_size(s: &str) -> Result<usize, String> {
+    const MOST: usize = i32::MAX as usize;
+    match s.parse::<usize>() {
+        Ok(n) if (1..=MOST).contains(&n) => Ok(n),
+        _ => Err(format!("a whole number from 1 to {MOST}")),
     }
 }
 

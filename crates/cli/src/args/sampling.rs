@@ -2,6 +2,7 @@
 
 use super::model::from_zero;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use minfer::LogitBias;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -100,7 +101,7 @@ pub struct SamplingOptions {
     /// (repeatable) [default: \n : " *]
     #[arg(long, value_name = "TEXT")]
     pub dry_sequence_breaker: Vec<String>,
-    /// Seed of the draws; -1: drawn, and printed [default: -1]
+    /// Seed of the draws; -1: drawn, and printed if there are draws [default: -1]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
 }
@@ -118,7 +119,7 @@ pub struct LimitOptions {
         allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub max_tokens: i64,
     /// End the answer at this text (repeatable)
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
 }
 

@@ -4,8 +4,8 @@ use super::print;
 use crate::args::EvalArgs;
 use crate::exit::Usage;
 use crate::inputs;
-use crate::tensors_io::TopLogProbs;
-use anyhow::{Context, Result};
+use crate::tensors_io::{Origin, TopLogProbs};
+use anyhow::{Context, Result, bail, ensure};
 use minfer::text::EncodeOptions;
 use minfer::{Batch, Control, Error, LogProbs, Model, SeqId, Session, Wanted, top_k};
 use serde_json::json;
@@ -16,15 +16,22 @@ use std::path::PathBuf;
 
 pub fn run(args: &EvalArgs) -> Result<()> {
     let name = inputs::one_model(args.name.as_deref(), &args.model)?;
-    let reference = args.reference.as_deref().map(TopLogProbs::read).transpose()?;
+    let (reference, origin) = args.reference.as_deref().map(TopLogProbs::read).transpose()?.unzip();
+    let origin = origin.unwrap_or_default();
     if args.top == 0 {
         return Err(Usage("--top must be at least 1".into()).into());
     }
     let (model, mut session) = inputs::load(name, &args.model)?;
-    let mut tokens = tokens(args, &model, reference.as_ref())?;
-    tokens.truncate(args.limit.unwrap_or(usize::MAX));
-    if tokens.len() < 2 {
-        return Err(Usage(format!("{} tokens; at least 2 are needed", tokens.len())).into());
+    let tokens = tokens(args, &model, reference.as_ref())?;
+    check_vocabulary(args, &tokens, reference.as_ref(), &origin, model.spec().n_vocab)?;
+    // Hashing a large file takes seconds.
+    let hashed = args.out.is_some() || origin.model_sha256.is_some();
+    let sha256 = if hashed { Some(file_sha256(model.file().parts())?) } else { None };
+    if origin.model_sha256.as_ref().is_some_and(|recorded| Some(recorded) != sha256.as_ref()) {
+        crate::console::note!(
+            "warning: {} was recorded from another file than this model's (model_sha256)",
+            source(args)
+        );
     }
     let mut collected = evaluate(args, &mut session, &tokens, reference.as_ref())?;
     if args.greedy > 0 {
@@ -33,14 +40,55 @@ pub fn run(args: &EvalArgs) -> Result<()> {
     if let Some(out) = &args.out {
         let mut metadata = HashMap::new();
         metadata.insert("source".into(), format!("minfer {}", env!("CARGO_PKG_VERSION")));
-        metadata.insert("model_sha256".into(), file_sha256(model.file().parts())?);
+        metadata.insert("n_vocab".into(), model.spec().n_vocab.to_string());
+        metadata.extend(sha256.map(|sha256| ("model_sha256".into(), sha256)));
         collected.top.write(out, metadata)?;
     }
     show(args, &collected, reference.as_ref())
 }
 
-/// The ids to evaluate: of the reference, of a file, or of a text.
+/// The file that the ids come from.
+fn source(args: &EvalArgs) -> String {
+    let path = args.reference.as_ref().or(args.ids.as_ref()).or(args.file.as_ref());
+    path.map_or_else(String::new, |path| path.display().to_string())
+}
+
+/// The ids to evaluate.
 fn tokens(args: &EvalArgs, model: &Model, reference: Option<&TopLogProbs>) -> Result<Vec<u32>> {
+    let mut tokens = all_tokens(args, model, reference)?;
+    ensure!(tokens.len() >= 2, "{}: too short: at least 2 tokens are needed", source(args));
+    tokens.truncate(args.limit.unwrap_or(usize::MAX));
+    match tokens.len() {
+        n @ 0..2 => Err(Usage(format!("--limit {n}: at least 2 tokens are needed")).into()),
+        _ => Ok(tokens),
+    }
+}
+
+/// Refuses ids and recordings that belong to another vocabulary.
+fn check_vocabulary(
+    args: &EvalArgs,
+    tokens: &[u32],
+    reference: Option<&TopLogProbs>,
+    origin: &Origin,
+    n_vocab: usize,
+) -> Result<()> {
+    let recorded = origin.n_vocab.unwrap_or(n_vocab);
+    ensure!(
+        recorded == n_vocab,
+        "{}: recorded with a vocabulary of {recorded} tokens, the model's has {n_vocab}",
+        source(args)
+    );
+    let recorded = reference.iter().flat_map(|r| r.ids.iter().chain(&r.greedy));
+    if let Some(id) = tokens.iter().chain(recorded).find(|&&id| id as usize >= n_vocab) {
+        bail!("{}: there is no token {id} among the model's {n_vocab}", source(args));
+    }
+    let k = reference.map_or(0, |r| r.k);
+    ensure!(k <= n_vocab, "{}: {k} ids per position of a vocabulary of {n_vocab}", source(args));
+    Ok(())
+}
+
+/// Ids of the reference, of a file, or of a text.
+fn all_tokens(args: &EvalArgs, model: &Model, reference: Option<&TopLogProbs>) -> Result<Vec<u32>> {
     match (reference, &args.ids, &args.file) {
         (Some(reference), ..) => Ok(reference.tokens.clone()),
         (None, Some(path), _) => {
@@ -189,7 +237,7 @@ fn file_sha256(parts: &[PathBuf]) -> Result<String> {
     let mut hash = Sha256::new();
     for path in parts {
         let mut file = File::open(path).with_context(|| path.display().to_string())?;
-        std::io::copy(&mut file, &mut hash)?;
+        std::io::copy(&mut file, &mut hash).with_context(|| path.display().to_string())?;
     }
     Ok(hex(&hash.finalize()))
 }

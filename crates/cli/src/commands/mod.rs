@@ -12,7 +12,7 @@ mod tables;
 mod tokenize;
 
 use crate::args::Command;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::io::{self, Write};
 
 /// Runs a command.
@@ -38,11 +38,11 @@ pub fn dispatch(command: Command) -> Result<()> {
 /// Writes to stdout; a reader that went away is an error like any other.
 fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    if !text.ends_with('\n') {
-        out.write_all(b"\n")?;
-    }
-    Ok(out.flush()?)
+    let end: &[u8] = if text.ends_with('\n') { b"" } else { b"\n" };
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.write_all(end))
+        .and_then(|()| out.flush())
+        .context("stdout")
 }
 
 /// Writes a value as JSON to stdout.

@@ -6,8 +6,8 @@ use crate::exit::Usage;
 use crate::inputs;
 use crate::sampling;
 use crate::source::ModelSpec;
-use anyhow::{Context, Result};
-use minfer::text::{EncodeOptions, Message, RenderInput};
+use anyhow::{Context, Result, ensure};
+use minfer::text::{EncodeOptions, Message, RenderInput, Rendered};
 use minfer::{Answer, Control, Finish, GenerateOptions, Model, Session, knob_value};
 use std::io::{self, Write};
 
@@ -15,18 +15,7 @@ const NO_PROMPT: &str = "no prompt: give it as an argument after the model, with
 
 pub fn run(args: &RunArgs) -> Result<()> {
     let (name, word) = model_and_prompt(args)?;
-    let prompt = match (word, &args.prompt, &args.file) {
-        (Some(_), Some(_), _) | (Some(_), _, Some(_)) => {
-            return Err(Usage("two prompts: one as an argument and one by option".into()).into());
-        }
-        (Some(word), None, None) => word.to_string(),
-        (None, Some(text), _) => text.clone(),
-        (None, None, Some(path)) => inputs::read_text(path)?,
-        (None, None, None) => inputs::stdin_text(NO_PROMPT)?,
-    };
-    if prompt.is_empty() {
-        return Err(Usage("the prompt is empty".into()).into());
-    }
+    let prompt = prompt_text(args, word)?;
     let config = sampling::config(&args.sampling)?;
     sampling::idle(&args.sampling).iter().for_each(|note| crate::console::note!("{note}"));
     let (model, mut session) = inputs::load(name, &args.model)?;
@@ -82,6 +71,24 @@ fn model_and_prompt(args: &RunArgs) -> Result<(Option<&str>, Option<&str>)> {
     }
 }
 
+/// The prompt as it is given; from a file or stdin without the line end at its end.
+fn prompt_text(args: &RunArgs, word: Option<&str>) -> Result<String> {
+    let (text, missing) = match (word, &args.prompt, &args.file) {
+        (Some(_), Some(_), _) | (Some(_), _, Some(_)) => {
+            return Err(Usage("two prompts: one as an argument and one by option".into()).into());
+        }
+        (Some(word), None, None) => (word.to_string(), "the prompt is empty"),
+        (None, Some(text), _) => (text.clone(), "the prompt is empty"),
+        (None, None, None) => (inputs::without_line_end(inputs::stdin_text(NO_PROMPT)?), NO_PROMPT),
+        (None, None, Some(path)) => {
+            let text = inputs::without_line_end(inputs::read_text(path)?);
+            ensure!(!text.is_empty(), "{}: the prompt is empty", path.display());
+            (text, "")
+        }
+    };
+    if text.is_empty() { Err(Usage(missing.into()).into()) } else { Ok(text) }
+}
+
 /// The prompt as ids: through the model's chat template, or as it is with `--raw`.
 fn prompt_ids(args: &RunArgs, model: &Model, prompt: &str) -> Result<Vec<u32>> {
     let tokenizer = model.tokenizer()?;
@@ -100,7 +107,8 @@ fn prompt_ids(args: &RunArgs, model: &Model, prompt: &str) -> Result<Vec<u32>> {
         extra: args.template.chat_template_kwargs.clone().unwrap_or_default(),
         ..RenderInput::default()
     };
-    let rendered = template.render(&input).map_err(|e| inputs::rendering(e.into(), &args.template))?;
+    let rendered = template.render(&input).and_then(Rendered::not_empty);
+    let rendered = rendered.map_err(|e| inputs::rendering(e.into(), &args.template))?;
     Ok(tokenizer.encode_parts(&rendered.parts, true))
 }
 
@@ -116,13 +124,14 @@ fn report(answer: &Answer, session: &Session, config: &minfer::SamplerConfig) {
     // The first token comes from the prompt's logits; the decode steps make the others.
     let decode = match answer.tokens.len() {
         n @ 0..2 => format!("answer {}", counted(n, "token")),
-        n => format!("answer {n} tokens, {:.1} tokens/s", rate(n - 1, answer.decode_time)),
+        n => format!("answer {}, {:.1} tokens/s", counted(n, "token"), rate(n - 1, answer.decode_time)),
     };
+    // The best token needs no draw.
+    let seed = if config.temperature == 0.0 { String::new() } else { format!("; seed {}", config.seed) };
     crate::console::note!(
-        "prompt {}, {:.1} tokens/s; {decode}; {why}; seed {}",
+        "prompt {}, {:.1} tokens/s; {decode}; {why}{seed}",
         counted(answer.prompt_tokens, "token"),
         rate(answer.prompt_tokens, answer.prompt_time),
-        config.seed,
     );
 }
 

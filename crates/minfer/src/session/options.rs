@@ -47,17 +47,22 @@ impl SessionOptions {
     /// # Errors
     /// A size of zero, a context beyond the model's, or a step or number of sequences beyond what indices hold.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), Error> {
+        const MOST_ROWS: usize = i32::MAX as usize;
         const MOST_SEQS: usize = 1 << 16;
-        if self.n_ctx == 0 || self.n_batch == 0 || self.max_seqs == 0 {
-            return Err(Error::input("context, batch size and number of sequences must be at least 1"));
-        }
         if self.n_ctx > spec.n_ctx_train {
             return Err(Error::input(self.too_long(spec)));
         }
-        if self.n_batch > i32::MAX as usize || self.n_ctx > i32::MAX as usize || self.max_seqs > MOST_SEQS {
-            return Err(Error::input("context, batch size or number of sequences is too large"));
+        let limits = [
+            ("a context", self.n_ctx, MOST_ROWS),
+            ("a batch size", self.n_batch, MOST_ROWS),
+            ("a number of sequences", self.max_seqs, MOST_SEQS),
+        ];
+        match limits.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
+            Some((what, value, most)) => {
+                Err(Error::input(format!("{what} of {value}; it must be from 1 to {most}")))
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

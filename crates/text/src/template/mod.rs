@@ -139,6 +139,19 @@ impl Rendered {
     pub fn text(&self) -> String {
         self.parts.iter().map(Part::text).collect()
     }
+
+    /// The prompt, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`TemplateError::Empty`] without any text: a model could only answer something else.
+    pub fn not_empty(self) -> Result<Self, TemplateError> {
+        if self.parts.iter().all(|part| part.text().is_empty()) {
+            Err(TemplateError::Empty)
+        } else {
+            Ok(self)
+        }
+    }
 }
 
 /// What `raise_exception` leaves in an error.
