@@ -89,7 +89,7 @@ pub(crate) fn load_weights(
         for &tag in tags {
             let backend = backends.get_mut(tag)?;
             let loaded = backend.load_weight(spec, data);
-            loaded.map_err(|source| minfer_graph::GraphError::Backend { backend: tag, source })?;
+            loaded.map_err(|e| e.allocating(tag, format_args!("the weight `{}`", spec.name)))?;
         }
         done += place.bytes;
         progress(LoadProgress { done, total });
