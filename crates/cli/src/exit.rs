@@ -39,7 +39,13 @@ pub fn code(error: &anyhow::Error) -> u8 {
             return USAGE;
         }
         if let Some(e) = cause.downcast_ref::<SourceError>() {
-            let usage = matches!(e, SourceError::Unknown { .. } | SourceError::BadSpec { .. });
+            let usage = matches!(
+                e,
+                SourceError::Unknown { .. }
+                    | SourceError::BadSpec { .. }
+                    | SourceError::BadVariable { .. }
+                    | SourceError::BadToken
+            );
             return if usage { USAGE } else { MODEL };
         }
         if cause.is::<TemplateError>() || cause.is::<Lacking>() {

@@ -33,8 +33,9 @@ mod unix {
         let wait = move || {
             while signals.wait().is_ok() {
                 restore();
-                // By the signal itself, so that a shell or a supervisor sees what ended the program, and that a handler
-                // which has more to do runs now, after the terminal is restored.
+                let _ended = crate::source::end_children();
+                // By the signal itself, so that a shell or a supervisor sees what ended the program. It goes on where
+                // the one who started it said that this signal is to be ignored.
                 let _ = signals.thread_unblock();
                 let _ = raise(Signal::SIGTERM);
                 let _ = signals.thread_block();

@@ -24,6 +24,8 @@ fn a_word_that_is_neither_file_nor_name_shows_both_forms() {
     let line = fails(&output(&["run", "What is the capital of France?"]), USAGE);
     let text = stderr(&output(&["run", "What is the capital of France?"]));
     assert!(text.contains("minfer run MODEL PROMPT") && text.contains("-p"), "{line}\n{text}");
+    let line = fails(&output(&["pull", "nosuch"]), USAGE);
+    assert!(line.contains("catalogue names") && !line.contains("PROMPT"), "{line}");
 }
 
 #[test]

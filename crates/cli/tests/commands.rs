@@ -162,12 +162,31 @@ fn bench_prints_an_object_per_test() {
     }
 }
 
+/// Names of files reach the terminal escaped.
+#[cfg(unix)]
+#[test]
+fn names_do_not_move_the_cursor() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "a\u{1b}[31mred\nx.gguf", &speaking().to_bytes().unwrap());
+    let path = path.to_str().unwrap();
+    for args in
+        [&["run", path, "hi", "-n", "2"][..], &["chat", path, "-n", "2"], &["info", path], &["plan", path]]
+    {
+        let o = output(args);
+        let (out, err) = (succeeds(&o), common::stderr(&o));
+        let shown = format!("{out}{err}");
+        assert!(!shown.contains('\u{1b}') && shown.contains("a\\u{1b}[31mred\\nx.gguf"), "{args:?}: {shown}");
+    }
+}
+
 #[test]
 fn tables() {
     assert!(succeeds(&output(&["devices"])).starts_with("cpu"));
     assert!(json(&succeeds(&output(&["devices", "--json"]))).as_array().is_some_and(|a| !a.is_empty()));
     let knobs = succeeds(&output(&["knobs"]));
-    for name in ["MINFER_GRAPH_TRACE", "MINFER_GRAPH_DUMP", "MINFER_ISA", "MINFER_MODEL_DIR"] {
+    for name in
+        ["MINFER_GRAPH_TRACE", "MINFER_ISA", "MINFER_MODEL_DIR", "HF_TOKEN", "HTTPS_PROXY", "XDG_STATE_HOME"]
+    {
         assert!(knobs.contains(name));
     }
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {

@@ -1,4 +1,4 @@
-//! `minfer pull` as a process: what a signal to it alone leaves behind, and what its environment does.
+//! `minfer pull` as a process: what a signal to it alone leaves behind.
 #![cfg(unix)]
 
 mod common;

@@ -47,7 +47,7 @@ pub use devices::{DEVICE_KINDS, DeviceChoice, DeviceInfo, devices};
 pub use error::{Error, ErrorKind};
 pub use file::ModelFile;
 pub use generate::{Answer, Finish, GenerateOptions, generate};
-pub use knobs::{KNOBS, Knob, knob_value};
+pub use knobs::{KNOBS, Knob, OTHER_VARIABLES, knob_value};
 pub use kv_cache::SeqId;
 pub use load::{LoadMode, LoadProgress};
 pub use logprobs::{LogProbs, top_k};

@@ -11,10 +11,11 @@ use std::path::Path;
 /// How the file's bytes are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoadMode {
-    /// Read each tensor into memory. The default: survives a file that shrinks meanwhile.
+    /// Read one tensor after the other. The default: survives a file that shrinks meanwhile.
     #[default]
     Read,
-    /// Map the file.
+    /// Map the file. The weights are packed into memory of their own all the same; the file's pages come on top until the
+    /// system takes them back.
     Mmap,
 }
 
@@ -35,7 +36,7 @@ enum Bytes {
 
 impl Bytes {
     fn open(path: &Path, mode: LoadMode) -> Result<Self, Error> {
-        let fail = |e| Error::model(path, e);
+        let fail = |e| read_error(path, e);
         let handle = File::open(path).map_err(fail)?;
         Ok(match mode {
             LoadMode::Read => Bytes::Read { file: handle, scratch: Vec::new() },
@@ -46,6 +47,7 @@ impl Bytes {
     fn range(&mut self, offset: u64, len: usize) -> std::io::Result<&[u8]> {
         match self {
             Bytes::Read { file, scratch } => {
+                scratch.try_reserve_exact(len.saturating_sub(scratch.len()))?;
                 scratch.resize(len, 0);
                 file.seek(SeekFrom::Start(offset))?;
                 file.read_exact(scratch)?;
@@ -85,7 +87,10 @@ pub(crate) fn load_weights(
             Some((part, bytes)) if *part == place.part => bytes,
             other => &mut other.insert((place.part, Bytes::open(path, mode)?)).1,
         };
-        let data = bytes.range(place.offset, len).map_err(|e| Error::model(path, e))?;
+        let data = bytes.range(place.offset, len).map_err(|e| match e.kind() {
+            std::io::ErrorKind::OutOfMemory => no_memory(&spec.name, place.bytes),
+            _ => Error::model(path, e),
+        })?;
         for &tag in tags {
             let backend = backends.get_mut(tag)?;
             let loaded = backend.load_weight(spec, data);
@@ -95,6 +100,21 @@ pub(crate) fn load_weights(
         progress(LoadProgress { done, total });
     }
     Ok(())
+}
+
+/// A file that can't be opened or mapped, the latter for want of address space too.
+fn read_error(path: &Path, e: std::io::Error) -> Error {
+    if e.kind() != std::io::ErrorKind::OutOfMemory {
+        return Error::model(path, e);
+    }
+    let size =
+        std::fs::metadata(path).map_or(String::new(), |m| format!(" of {:.1} MB", m.len() as f64 / 1e6));
+    Error::new(ErrorKind::Memory, format!("{}: no memory to map a file{size}", path.display()))
+}
+
+fn no_memory(tensor: &str, bytes: u64) -> Error {
+    let message = format!("no memory to read the {:.1} MB of the tensor `{tensor}`", bytes as f64 / 1e6);
+    Error::new(ErrorKind::Memory, message)
 }
 
 /// Where a weight's bytes are.

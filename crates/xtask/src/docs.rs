@@ -90,9 +90,7 @@ fn knobs_page(root: &Path) -> Result<String> {
 
 fn knobs_table(knobs: &Value) -> Result<String> {
     let rows = knobs.as_array().context("`minfer knobs --json` prints no list")?;
-    let mut page = format!(
-        "# Environment variables\n\n{ORIGIN}| Name | Value | Default | Effect |\n|---|---|---|---|\n"
-    );
+    let (mut own, mut others) = (String::new(), String::new());
     for row in rows {
         let field = |name: &str| {
             let text = row.get(name).and_then(Value::as_str);
@@ -100,9 +98,14 @@ fn knobs_table(knobs: &Value) -> Result<String> {
         };
         let (name, value, default, help) =
             (field("name")?, field("value")?, field("default")?, field("help")?);
-        writeln!(page, "| `{name}` | {value} | {default} | {help} |")?;
+        let is_own = row.get("own").and_then(Value::as_bool).context("a knob without own")?;
+        let table = if is_own { &mut own } else { &mut others };
+        writeln!(table, "| `{name}` | {value} | {default} | {help} |")?;
     }
-    Ok(page)
+    let head = "| Name | Value | Default | Effect |\n|---|---|---|---|\n";
+    Ok(format!(
+        "# Environment variables\n\n{ORIGIN}{head}{own}\n## Read as others define them\n\n{head}{others}"
+    ))
 }
 
 /// The help text of the program and of each of its commands.
@@ -133,10 +136,11 @@ mod tests {
 
     #[test]
     fn knobs_become_a_table() {
-        let knobs =
-            serde_json::json!([{ "name": "MINFER_X", "value": "a | b", "default": "a", "help": "does x" }]);
-        let page = knobs_table(&knobs).unwrap();
-        assert!(page.ends_with("| `MINFER_X` | a \\| b | a | does x |\n"), "{page}");
+        let row = |name: &str, own: bool| serde_json::json!({ "name": name, "value": "a | b", "default": "a", "help": "does x", "own": own });
+        let page = knobs_table(&serde_json::json!([row("MINFER_X", true), row("HF_X", false)])).unwrap();
+        let (own, others) = page.split_once("\n## Read as others define them\n").unwrap();
+        assert!(own.ends_with("| `MINFER_X` | a \\| b | a | does x |\n"), "{page}");
+        assert!(others.ends_with("|---|\n| `HF_X` | a \\| b | a | does x |\n"), "{page}");
         assert!(knobs_table(&serde_json::json!([{ "name": "X" }])).is_err());
         assert!(knobs_table(&serde_json::json!({})).is_err());
     }

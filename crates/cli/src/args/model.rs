@@ -39,7 +39,7 @@ pub struct ModelOptions {
     #[arg(long, value_name = "FUSION", num_args = 0..=1, require_equals = true, default_missing_value = "all",
         value_delimiter = ',', value_parser = str::parse::<NoFuse>)]
     pub no_fuse: Vec<NoFuse>,
-    /// How the file is reached
+    /// How the file is reached; either way the weights are packed anew into memory of their own
     #[arg(long, value_name = "MODE", default_value = "read")]
     pub load: Load,
     /// Never touch the network
@@ -100,9 +100,10 @@ impl From<CacheType> for KvType {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Load {
-    /// Read each tensor into memory
+    /// Read one tensor after the other
     Read,
-    /// Map the file
+    /// Map the file: its pages come on top of the packed weights, about as much again, until the system takes them back
+    /// (`minfer plan --load mmap`)
     Mmap,
 }
 

@@ -2,6 +2,7 @@
 
 use super::{megabytes, print, print_json};
 use crate::args::InfoArgs;
+use crate::console::shown;
 use crate::exit::printable;
 use crate::inputs;
 use anyhow::Result;
@@ -40,7 +41,7 @@ fn shape(t: &TensorInfo) -> String {
 fn as_text(file: &ModelFile) -> String {
     let gguf = file.gguf();
     let mut text = String::new();
-    let _ = writeln!(text, "{}", file.path().display());
+    let _ = writeln!(text, "{}", shown(file.path()));
     if file.parts().len() > 1 {
         let _ = writeln!(text, "split model of {} files", file.parts().len());
     }

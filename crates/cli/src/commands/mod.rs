@@ -12,6 +12,7 @@ mod tables;
 mod tokenize;
 
 use crate::args::Command;
+use crate::console::megabytes;
 use anyhow::{Context, Result};
 use std::io::{self, Write};
 
@@ -53,9 +54,4 @@ fn print_json(value: &serde_json::Value) -> Result<()> {
 /// A number of things: `1 token`, `2 tokens`.
 fn counted(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
-}
-
-/// Bytes for people.
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
 }

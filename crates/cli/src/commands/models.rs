@@ -2,6 +2,8 @@
 
 use super::{megabytes, print};
 use crate::args::{ListArgs, PullArgs, RmArgs};
+use crate::console::shown;
+use crate::exit::printable;
 use crate::inputs;
 use crate::source::{self, SourceOptions, StderrReporter};
 use anyhow::Result;
@@ -32,14 +34,14 @@ pub fn list(args: &ListArgs) -> Result<()> {
     let width = models.iter().map(|m| m.name.len()).max().unwrap_or(0);
     let line = |m: &source::CachedModel| {
         let more = if m.files > 1 { format!(" (and {} more)", m.files - 1) } else { String::new() };
-        let (size, path) = (megabytes(m.size), m.path.display());
-        format!("{:width$}  {size:>10}  {}  {path}{more}\n", m.name, m.modified)
+        let (size, path) = (megabytes(m.size), shown(&m.path));
+        format!("{:width$}  {size:>10}  {}  {path}{more}\n", printable(&m.name), m.modified)
     };
     print(&models.iter().map(line).collect::<String>())
 }
 
 pub fn remove(args: &RmArgs) -> Result<()> {
     let removed = source::remove(&args.name, &options()?)?;
-    let lines: String = removed.iter().map(|p| format!("removed {}\n", p.display())).collect();
+    let lines: String = removed.iter().map(|p| format!("removed {}\n", shown(p))).collect();
     print(&lines)
 }

@@ -94,7 +94,7 @@ fn as_text(r: &Report) -> String {
     let mut text = format!(
         "{}\n{}, {} layers, {} parameters{per_token}\n\
          {sequences} with a context of {}, steps of {} tokens, KV cache in {}\n\n",
-        r.file.path().display(),
+        crate::console::shown(r.file.path()),
         spec.arch,
         spec.layers.len(),
         millions(all),

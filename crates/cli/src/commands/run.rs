@@ -5,7 +5,7 @@ use crate::args::RunArgs;
 use crate::exit::Usage;
 use crate::inputs;
 use crate::sampling;
-use crate::source::ModelSpec;
+use crate::source::{ModelSpec, SourceError};
 use anyhow::{Context, Result, ensure};
 use minfer::text::{EncodeOptions, Message, RenderInput, Rendered};
 use minfer::{Answer, Control, Finish, GenerateOptions, Model, Session, knob_value};
@@ -24,7 +24,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let limit = session.options().n_ctx;
     crate::console::note!(
         "{} on {}, context {limit}",
-        model.file().path().file_name().unwrap_or_default().to_string_lossy(),
+        crate::console::shown_name(model.file().path()),
         model.device()
     );
     let sequence = session.new_sequence()?;
@@ -62,7 +62,7 @@ fn model_and_prompt(args: &RunArgs) -> Result<(Option<&str>, Option<&str>)> {
         ([], given) => Ok((given, None)),
         ([word], Some(given)) => Ok((Some(given), Some(word))),
         ([word], None) => {
-            ModelSpec::parse(word)?;
+            ModelSpec::parse(word).map_err(maybe_a_prompt)?;
             Ok((Some(word), None))
         }
         ([model, prompt], None) => Ok((Some(model), Some(prompt))),
@@ -87,6 +87,17 @@ fn prompt_text(args: &RunArgs, word: Option<&str>) -> Result<String> {
         }
     };
     if text.is_empty() { Err(Usage(missing.into()).into()) } else { Ok(text) }
+}
+
+/// A single word that is no model may be a prompt.
+fn maybe_a_prompt(e: SourceError) -> anyhow::Error {
+    if !matches!(e, SourceError::Unknown { .. }) {
+        return e.into();
+    }
+    let forms =
+        "a model and a prompt: minfer run MODEL PROMPT; a prompt for the default model: minfer run -p PROMPT";
+    let text = format!("{e} ({forms})");
+    anyhow::Error::from(e).context(text)
 }
 
 /// The prompt as ids: through the model's chat template, or as it is with `--raw`.

@@ -23,15 +23,22 @@ pub fn devices(as_json: bool) -> Result<()> {
 }
 
 pub fn knobs(as_json: bool) -> Result<()> {
+    let tables = [(true, minfer::KNOBS), (false, minfer::OTHER_VARIABLES)];
     if as_json {
-        let list = minfer::KNOBS
-            .iter()
-            .map(|k| json!({ "name": k.name, "value": k.value, "default": k.default, "help": k.help }));
+        let row = |k: &minfer::Knob, own: bool| json!({ "name": k.name, "value": k.value, "default": k.default, "help": k.help, "own": own });
+        let list = tables.iter().flat_map(|(own, knobs)| knobs.iter().map(|k| row(k, *own)));
         return print_json(&Value::Array(list.collect()));
     }
-    let line =
-        |k: &minfer::Knob| format!("{}={}\n    {} [default: {}]\n", k.name, k.value, k.help, k.default);
-    print(&minfer::KNOBS.iter().map(line).collect::<String>())
+    let mut text = String::new();
+    for (own, knobs) in tables {
+        if !own {
+            text += "\nRead as others define them:\n\n";
+        }
+        for k in knobs {
+            text += &format!("{}={}\n    {} [default: {}]\n", k.name, k.value, k.help, k.default);
+        }
+    }
+    print(&text)
 }
 
 pub fn completions(shell: clap_complete::Shell) -> Result<()> {

@@ -6,15 +6,17 @@
 use std::path::{Path, PathBuf};
 
 use super::error::SourceError;
+use super::report::Reporter;
 
 /// A variable's value as a path; an empty one counts as unset.
 fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
-/// A variable's value as trimmed text; a blank one counts as unset.
+/// A variable's value as trimmed text; a blank one counts as unset. What is no text stays visible as such.
 pub(super) fn text(name: &str) -> Option<String> {
-    std::env::var(name).ok().map(|v| v.trim().to_owned()).filter(|v| !v.is_empty())
+    let value = std::env::var_os(name)?;
+    Some(value.to_string_lossy().trim().to_owned()).filter(|v| !v.is_empty())
 }
 
 fn home() -> Option<PathBuf> {
@@ -77,11 +79,31 @@ fn token_in(file: &Path) -> Option<String> {
 }
 
 /// Whether `MINFER_OFFLINE` or `HF_HUB_OFFLINE` forbids the network.
-pub(super) fn offline() -> bool {
-    let is_set = |name| text(name).is_some_and(|v| is_yes(&v));
-    is_set("MINFER_OFFLINE") || is_set("HF_HUB_OFFLINE")
+///
+/// # Errors
+/// [`SourceError::BadVariable`] if the first is neither true nor false: a typing error must not mean the network. The
+/// second is for Hugging Face to define, where every other value is false; that is said.
+pub(super) fn offline(reporter: &dyn Reporter) -> Result<bool, SourceError> {
+    let own = text("MINFER_OFFLINE").map_or(Ok(false), |value| {
+        truth(&value).ok_or_else(|| SourceError::BadVariable {
+            name: "MINFER_OFFLINE",
+            why: format!("{value:?} is neither true ({}) nor false ({})", TRUE.join(", "), FALSE.join(", ")),
+        })
+    })?;
+    let hub = text("HF_HUB_OFFLINE").is_some_and(|value| {
+        truth(&value).unwrap_or_else(|| {
+            let (yes, no) = (TRUE.join(", "), "counts as false, as in Hugging Face's libraries");
+            reporter.note(&format!("warning: HF_HUB_OFFLINE={value} {no} (true: {yes})"));
+            false
+        })
+    });
+    Ok(own || hub)
 }
 
-fn is_yes(value: &str) -> bool {
-    ["1", "on", "yes", "true"].iter().any(|yes| yes.eq_ignore_ascii_case(value))
+const TRUE: [&str; 4] = ["1", "on", "yes", "true"];
+const FALSE: [&str; 4] = ["0", "off", "no", "false"];
+
+fn truth(value: &str) -> Option<bool> {
+    let is_one_of = |words: [&str; 4]| words.iter().any(|word| word.eq_ignore_ascii_case(value));
+    if is_one_of(TRUE) { Some(true) } else { is_one_of(FALSE).then_some(false) }
 }

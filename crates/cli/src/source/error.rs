@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::catalogue::CATALOGUE;
+use crate::console::megabytes;
 
 /// Why a model could not be located, fetched, listed or removed.
 ///
@@ -11,7 +12,7 @@ use super::catalogue::CATALOGUE;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// The argument is no file, no scheme and no catalogue name, so it may be a misplaced prompt.
+    /// The argument is no file, no scheme and no catalogue name.
     #[error("{}", unknown_text(.arg, .near))]
     Unknown {
         /// The argument as given.
@@ -74,7 +75,8 @@ pub enum SourceError {
     },
     /// The transfer broke off and did not recover. What arrived is kept and resumed by the next call.
     #[error(
-        "{what} could not be fetched: the transfer broke off after {got} bytes ({why}); the next call goes on there [{url}]"
+        "{what} could not be fetched: the transfer broke off after {} ({why}); the next call goes on there [{url}]",
+        megabytes(*.got)
     )]
     Dropped {
         /// The model asked for.
@@ -138,6 +140,19 @@ pub enum SourceError {
         /// The reason.
         why: String,
     },
+    /// An environment variable has a value that means nothing.
+    #[error("{name}: {why}")]
+    BadVariable {
+        /// The variable.
+        name: &'static str,
+        /// What is wrong and what is right.
+        why: String,
+    },
+    /// The token for the hub is none. Its text is not shown.
+    #[error(
+        "HF_TOKEN (or the file that logging in has left) holds no token: there is a line break, blank or other character that tokens don't have in it"
+    )]
+    BadToken,
     /// The platform's cache folder is unknown.
     #[error("no cache folder for models: set MINFER_MODEL_DIR (or {0})")]
     NoCacheDir(&'static str),
@@ -160,7 +175,7 @@ impl SourceError {
     pub(super) fn reason(&self) -> String {
         match self {
             SourceError::Http { why, .. } => why.clone(),
-            SourceError::Dropped { got, why, .. } => format!("broke off after {got} bytes ({why})"),
+            SourceError::Dropped { got, why, .. } => format!("broke off after {} ({why})", megabytes(*got)),
             other => other.to_string(),
         }
     }
@@ -185,10 +200,7 @@ fn unknown_text(arg: &str, near: &[String]) -> String {
         [] => format!("catalogue names: {}", names()),
         near => format!("did you mean {}?", near.join(" or ")),
     };
-    format!(
-        "`{arg}` is no file, no hf: or pip: source and no catalogue name; {hint} \
-         (a model and a prompt: minfer run MODEL PROMPT; a prompt for the default model: minfer run -p PROMPT)"
-    )
+    format!("`{arg}` is no file, no hf: or pip: source and no catalogue name; {hint}")
 }
 
 fn reasons_text(reasons: &[(String, SourceError)]) -> String {

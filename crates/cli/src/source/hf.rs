@@ -6,7 +6,7 @@ use ureq::http::{Response, StatusCode};
 
 use super::SourceOptions;
 use super::error::SourceError;
-use super::http::{client, refusal, text, unreachable};
+use super::http::{authorized, client, refusal, text, unreachable};
 use super::part::Expect;
 use super::spec::is_inner_path;
 
@@ -72,10 +72,7 @@ pub(super) fn list_files(
     let revision = encode(revision, "-._~");
     let url = format!("{}/api/models/{repo}/revision/{revision}?blobs=true", opts.hf_endpoint);
     let http = |why| SourceError::Http { what: what.to_owned(), url: url.clone(), why };
-    let mut request = client(opts).get(&url);
-    if let Some(token) = &opts.hf_token {
-        request = request.header("Authorization", format!("Bearer {token}"));
-    }
+    let request = authorized(client(opts).get(&url), opts.hf_token.as_deref())?;
     let mut response = request.call().map_err(|e| http(unreachable(&e)))?;
     if response.status() != StatusCode::OK {
         return Err(http(refusal(&response, opts.hf_token.is_some())));
@@ -114,10 +111,8 @@ pub(super) fn file_info(
     // (a renamed repository) are followed.
     let (client, mut url) = (client(opts), url.to_owned());
     for _ in 0..5 {
-        let mut request = client.head(&url).header("Accept-Encoding", "identity");
-        if let Some(token) = &opts.hf_token {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
+        let request = authorized(client.head(&url), opts.hf_token.as_deref())?;
+        let request = request.header("Accept-Encoding", "identity");
         let response = request.config().max_redirects(0).build().call();
         let response = response.map_err(|e| http(&url, unreachable(&e)))?;
         let status = response.status();

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use ureq::http::{HeaderMap, Response, StatusCode};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder};
 
 use super::SourceOptions;
 use super::cache::{read_json, write_json};
 use super::error::SourceError;
 use super::part::{Expect, PartFile};
+use crate::console::megabytes;
 
 /// What to fetch.
 pub(super) struct Download<'a> {
@@ -113,7 +114,7 @@ pub(super) fn download(
             let (what, url) = (get.what.to_owned(), get.url.to_owned());
             return Err(SourceError::Dropped { what, url, got: part.len(), why });
         }
-        opts.reporter.note(&format!("broke off at {} bytes ({why}), trying again", part.len()));
+        opts.reporter.note(&format!("broke off at {} ({why}), trying again", megabytes(part.len())));
         thread::sleep(opts.retry_delay * failures);
     }
 }
@@ -157,10 +158,7 @@ fn request(
     etag: Option<&str>,
 ) -> Result<Response<Body>, Stop> {
     // Ranges and lengths must count the file's bytes, not those of a compressed stream.
-    let mut request = client.get(get.url).header("Accept-Encoding", "identity");
-    if let Some(token) = get.token {
-        request = request.header("Authorization", format!("Bearer {token}"));
-    }
+    let mut request = authorized(client.get(get.url), get.token)?.header("Accept-Encoding", "identity");
     if offset > 0 {
         request = request.header("Range", format!("bytes={offset}-"));
         if let Some(etag) = etag {
@@ -168,6 +166,23 @@ fn request(
         }
     }
     request.call().map_err(|e| Stop::Retry(unreachable(&e)))
+}
+
+/// The request with the token, if there is one.
+///
+/// # Errors
+/// [`SourceError::BadToken`]: sent as a header it would be a fault of the request, which says nothing of the token.
+pub(super) fn authorized<B>(
+    request: RequestBuilder<B>,
+    token: Option<&str>,
+) -> Result<RequestBuilder<B>, SourceError> {
+    match token {
+        None => Ok(request),
+        Some(token) if token.bytes().all(|b| b.is_ascii_graphic()) => {
+            Ok(request.header("Authorization", format!("Bearer {token}")))
+        }
+        Some(_) => Err(SourceError::BadToken),
+    }
 }
 
 /// True if the response is the rest of the part: 206, from the right byte, of the same entity and length.
@@ -217,6 +232,9 @@ fn check_response(response: &Response<Body>, get: &Download<'_>, partial: bool) 
 pub(super) fn unreachable(error: &ureq::Error) -> String {
     let why = error.to_string();
     let why = why.strip_prefix("io: ").unwrap_or(&why);
+    if matches!(error, ureq::Error::Http(_) | ureq::Error::BadUri(_)) {
+        return format!("the address cannot be asked ({why}); check HF_ENDPOINT");
+    }
     format!(
         "no answer ({why}); check the network and its proxy; `minfer list` shows the models that need none"
     )

@@ -88,11 +88,11 @@ impl SourceOptions {
     /// Default values, then what the environment says (`env.rs`).
     ///
     /// # Errors
-    /// [`SourceError::NoCacheDir`].
+    /// [`SourceError::NoCacheDir`], [`SourceError::BadVariable`].
     pub fn from_env(reporter: Arc<dyn Reporter>) -> Result<Self, SourceError> {
         let mut opts = Self::new(env::model_dir()?, reporter);
         opts.hub_cache = env::hub_cache();
-        opts.offline = env::offline();
+        opts.offline = env::offline(opts.reporter.as_ref())?;
         if let Some(python) = std::env::var_os("MINFER_PYTHON").filter(|v| !v.is_empty()) {
             opts.python = vec![python];
         }

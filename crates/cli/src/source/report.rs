@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
+
+use crate::console::{byte_style, megabytes, note};
+use crate::exit::printable;
 
 /// Receives messages and progress. All methods may be called from any thread.
 pub trait Reporter: Send + Sync {
@@ -61,21 +64,22 @@ impl Default for StderrReporter {
 
 impl Reporter for StderrReporter {
     fn note(&self, line: &str) {
+        let line = printable(line);
         match &*self.current() {
-            Some(Transfer { bar: Some(bar), .. }) => bar.suspend(|| crate::console::note!("{line}")),
-            _ => crate::console::note!("{line}"),
+            Some(Transfer { bar: Some(bar), .. }) => bar.suspend(|| note!("{line}")),
+            _ => note!("{line}"),
         }
     }
 
     fn begin(&self, what: &str, total: Option<u64>, done: u64) {
-        let bar = self.terminal.then(|| new_bar(what, total, done));
+        let what = printable(what);
+        let bar = self.terminal.then(|| new_bar(&what, total, done));
         if bar.is_none() {
-            let size = total.map_or(String::new(), |t| format!(" ({})", HumanBytes(t)));
-            let from = if done > 0 { format!(", resuming at {}", HumanBytes(done)) } else { String::new() };
-            crate::console::note!("fetching {what}{size}{from}");
+            let size = total.map_or(String::new(), |t| format!(" ({})", megabytes(t)));
+            let from = if done > 0 { format!(", resuming at {}", megabytes(done)) } else { String::new() };
+            note!("fetching {what}{size}{from}");
         }
         let now = Instant::now();
-        let what = what.to_owned();
         *self.current() = Some(Transfer { what, bar, started: now, done_at_start: done, total, said: now });
     }
 
@@ -84,8 +88,8 @@ impl Reporter for StderrReporter {
             Some(Transfer { bar: Some(bar), .. }) => bar.set_position(done),
             Some(t) if t.said.elapsed() >= LINE_EVERY => {
                 t.said = Instant::now();
-                let of = t.total.map_or(String::new(), |t| format!(" of {}", HumanBytes(t)));
-                crate::console::note!("{}: {}{of}", t.what, HumanBytes(done));
+                let of = t.total.map_or(String::new(), |t| format!(" of {}", megabytes(t)));
+                note!("{}: {}{of}", t.what, megabytes(done));
             }
             _ => {}
         }
@@ -98,8 +102,8 @@ impl Reporter for StderrReporter {
         }
         if ok {
             let seconds = t.started.elapsed().as_secs_f64();
-            let moved = HumanBytes(done.saturating_sub(t.done_at_start));
-            crate::console::note!("fetched {}: {moved} in {seconds:.1} s", t.what);
+            let moved = megabytes(done.saturating_sub(t.done_at_start));
+            note!("fetched {}: {moved} in {seconds:.1} s", t.what);
         }
     }
 }
@@ -157,17 +161,10 @@ impl Reporter for SetReporter {
 /// A bar with rate and remaining time if the size is known, else a spinner.
 fn new_bar(what: &str, total: Option<u64>, done: u64) -> ProgressBar {
     let (bar, template) = match total {
-        Some(total) => {
-            (ProgressBar::new(total), "{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}")
-        }
-        None => (ProgressBar::new_spinner(), "{spinner} {msg} {bytes} {elapsed}"),
+        Some(total) => (ProgressBar::new(total), "{msg} {wide_bar} {done} of {size}, {rate} {eta}"),
+        None => (ProgressBar::new_spinner(), "{spinner} {msg} {done} {elapsed}"),
     };
-    // The template is a constant; if indicatif ever rejects it, its default style is as good.
-    let bar = match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    };
-    let bar = bar.with_message(what.to_owned()).with_position(done);
+    let bar = bar.with_style(byte_style(template)).with_message(what.to_owned()).with_position(done);
     bar.reset_eta();
     bar.enable_steady_tick(Duration::from_millis(200));
     bar

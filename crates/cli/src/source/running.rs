@@ -1,6 +1,7 @@
 //! Programs that run for a fetch: they end when this one is told to.
 //!
-//! Ctrl-C in a terminal reaches them too; a signal to this process alone does not.
+//! Ctrl-C in a terminal reaches them too; a signal to this process alone does not, so its handlers call
+//! [`end_children`].
 
 use std::fs;
 use std::io::{self, Read};
@@ -28,7 +29,6 @@ fn all() -> MutexGuard<'static, Vec<Running>> {
 /// # Errors
 /// It cannot be started or waited for.
 pub(super) fn run(command: &mut Command, folder: &Path) -> io::Result<(ExitStatus, Vec<u8>)> {
-    end_with_us();
     let (id, stderr) = {
         // Held while it starts: `end_children` sees it or keeps it from starting.
         let mut running = all();
@@ -65,9 +65,10 @@ fn wait(id: u32) -> io::Result<ExitStatus> {
     }
 }
 
-/// Ends all programs that run for a fetch, deletes what they wrote, and lets no other start: to be called before this
-/// process ends.
-pub fn end_children() {
+/// Ends all programs that run for a fetch and deletes what they wrote: to be called before this process ends. No other
+/// starts while the caller keeps the result.
+#[must_use]
+pub fn end_children() -> impl Sized {
     let mut running = all();
     for Running { child, folder } in running.iter_mut() {
         // It may have ended by itself; what cannot be deleted now is deleted by the next fetch.
@@ -75,29 +76,5 @@ pub fn end_children() {
         let _ = child.wait();
         let _ = fs::remove_dir_all(folder);
     }
-    std::mem::forget(running);
+    running
 }
-
-/// From the first call on, a termination signal ends the children before it ends this process as it always does.
-#[cfg(unix)]
-fn end_with_us() {
-    use signal_hook::consts::SIGTERM;
-    use signal_hook::{iterator::Signals, low_level};
-    use std::sync::Once;
-
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // Without the handler a child only runs on for a while, into a folder that nobody reads.
-        let Ok(mut signals) = Signals::new([SIGTERM]) else { return };
-        let waiting = thread::Builder::new().name("terminate".to_owned()).spawn(move || {
-            if signals.forever().next().is_some() {
-                end_children();
-                let _ = low_level::emulate_default_handler(SIGTERM);
-            }
-        });
-        drop(waiting);
-    });
-}
-
-#[cfg(not(unix))]
-fn end_with_us() {}

@@ -32,9 +32,12 @@ impl Weights {
         }
         check_vector(spec).map_err(|reason| bad(reason.to_string()))?;
         let weight = if spec.rows == 1 {
-            let mut values = vec![0.0; spec.cols];
+            let mut values = with_room(spec.cols)?;
+            values.resize(spec.cols, 0.0);
             decode_row(spec.ty, data, &mut values).map_err(|e| bad(e.to_string()))?;
-            Weight::Row { values, bytes: data.to_vec(), matrix: OnceLock::new() }
+            let mut bytes = with_room(data.len())?;
+            bytes.extend_from_slice(data);
+            Weight::Row { values, bytes, matrix: OnceLock::new() }
         } else {
             Weight::Matrix(PackedWeight::pack(spec, data, pool)?)
         };
@@ -77,6 +80,14 @@ impl Weights {
             },
         }
     }
+}
+
+/// An empty list with room for `len` values.
+fn with_room<T>(len: usize) -> Result<Vec<T>, BackendError> {
+    let mut list = Vec::new();
+    let bytes = len.saturating_mul(size_of::<T>());
+    list.try_reserve_exact(len).map_err(|_| BackendError::OutOfMemory(bytes))?;
+    Ok(list)
 }
 
 /// Whether the matmul can pack a weight.

@@ -69,7 +69,7 @@ pub fn environment(tree: &Tree) -> Vec<Problem> {
     find(elsewhere, SourceFile::code_outside_tests, &words, "reads the environment outside the registry")
 }
 
-/// Every `MINFER_*` variable that the shipped crates name is in the registry.
+/// Every variable that the shipped crates name is in the registry: `MINFER_*`, and those of others in [`PREFIXES`].
 pub fn knobs_are_registered(tree: &Tree) -> Vec<Problem> {
     let registry = tree.get(REGISTRY).map_or("", |f| f.text.as_str());
     let mut problems = Vec::new();
@@ -84,9 +84,12 @@ pub fn knobs_are_registered(tree: &Tree) -> Vec<Problem> {
     problems
 }
 
+/// How variables begin.
+const PREFIXES: &[&str] = &["MINFER_", "HF_", "HUGGINGFACE_", "XDG_"];
+
 fn is_knob(text: &str) -> bool {
-    text.strip_prefix("MINFER_")
-        .is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
+    let rest = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
+    rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
 }
 
 /// Only programs, tests and examples print.

@@ -15,6 +15,7 @@ mod verbs;
 
 use super::counted;
 use crate::args::{ChatArgs, ChatSettings, TemplateOptions};
+use crate::console::{shown, shown_name};
 use crate::exit::{self, Usage};
 use crate::inputs;
 use crate::sampling;
@@ -129,7 +130,7 @@ impl Chat {
         let n_ctx = self.session.options().n_ctx;
         self.screen.note(&format!(
             "{} on {}, context {n_ctx}, seed {}; /help lists the commands",
-            self.model_name(),
+            shown_name(self.model.file().path()),
             self.model.device(),
             self.sampler.config().seed
         ));
@@ -376,7 +377,7 @@ impl Chat {
         let messages = counted(self.conversation.entries().len(), "message");
         let options = self.session.options();
         let rows = [
-            ("model", self.model.file().path().display().to_string()),
+            ("model", shown(self.model.file().path())),
             ("device", self.model.device().to_owned()),
             ("context", format!("{used} of {} tokens, {messages}", options.n_ctx)),
             ("KV type", options.kv_types.to_string()),

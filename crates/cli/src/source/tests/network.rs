@@ -10,9 +10,11 @@ const CHILD: &str = "MINFER_TEST_NETWORK_CHILD";
 #[test]
 fn child_process() {
     let Ok(spec) = std::env::var(CHILD) else { return };
-    let mut opts = SourceOptions::from_env(Arc::new(Notes::default())).unwrap();
-    opts.retries = 0;
-    match resolve(&parse(&spec), &opts) {
+    let result = SourceOptions::from_env(Arc::new(Notes::default())).and_then(|mut opts| {
+        opts.retries = 0;
+        resolve(&parse(&spec), &opts)
+    });
+    match result {
         Ok(path) => print!("[[{}]]", path.display()),
         Err(e) => print!("[[error: {e}]]"),
     }
@@ -112,6 +114,40 @@ fn folders_token_and_offline_come_from_the_environment() {
     let said = child(&home, "hf:o/r/x.gguf", &vars, None);
     assert!(PathBuf::from(said).starts_with(home.path().join("elsewhere").join("hub")));
     assert_eq!(token().as_deref(), Some("Bearer hf_of_env"));
+}
+
+#[test]
+fn values_that_mean_nothing_are_named() {
+    let server = Hub::of(&[("x.gguf", model(5000))]).start();
+    let (home, url) = (TempDir::new().unwrap(), server.url());
+    let said =
+        |name, value| child(&home, "hf:o/r/x.gguf", &[("HF_ENDPOINT", url.as_str()), (name, value)], None);
+    let bad = said("MINFER_OFFLINE", "ture");
+    assert!(bad.starts_with("error: MINFER_OFFLINE: \"ture\" is neither true (1,"), "{bad}");
+    for token in ["hf_a\nb", "hf a", "hf_\u{e4}"] {
+        let bad = said("HF_TOKEN", token);
+        assert!(
+            bad.starts_with("error: HF_TOKEN") && !bad.contains(token) && !bad.contains("network"),
+            "{bad}"
+        );
+    }
+    let bad = child(&home, "hf:o/r/x.gguf", &[("HF_ENDPOINT", "no address")], None);
+    assert!(bad.contains("HF_ENDPOINT") && !bad.contains("check the network"), "{bad}");
+    assert!(server.seen().is_empty());
+    // False values, and those that Hugging Face's libraries take for one, leave the network on.
+    for (name, value) in [
+        ("MINFER_OFFLINE", "0"),
+        ("MINFER_OFFLINE", "Off"),
+        ("MINFER_OFFLINE", "NO"),
+        ("MINFER_OFFLINE", "false"),
+        ("MINFER_OFFLINE", " "),
+        ("HF_HUB_OFFLINE", "off"),
+        ("HF_HUB_OFFLINE", "ture"),
+    ] {
+        let home = TempDir::new().unwrap();
+        let path = child(&home, "hf:o/r/x.gguf", &[("HF_ENDPOINT", &url), (name, value)], None);
+        assert!(path.ends_with("x.gguf") && !path.contains("error"), "{name}={value}: {path}");
+    }
 }
 
 /// A limit on the length of files stands for a full disk: both fail in the middle of a write.

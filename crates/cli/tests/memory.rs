@@ -1,0 +1,56 @@
+//! Too little memory for the weights: exit code 5 and the size, whatever the system says is free.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use common::{fails, speaking, write};
+use minfer_testkit::tiny::TinySpec;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MEMORY: i32 = 5;
+
+/// Width of the feed-forward part: its matrices have 192 MiB each.
+const WIDE: u64 = 1 << 19;
+
+/// A model whose file has three large matrices, all of them holes. Its table of tensors is patched: nothing here has to
+/// hold the bytes.
+fn large_model(folder: &Path) -> PathBuf {
+    let spec = TinySpec { tied: true, ..speaking().with_layers(1) };
+    let mut model = spec.build().unwrap();
+    model.set("llama.feed_forward_length", WIDE as u32);
+    let mut bytes = model.to_bytes().unwrap();
+    let small = bytes.len() as u64;
+    let size = spec.shape.n_embd as u64 * WIDE * 4;
+    let mut end = small.next_multiple_of(1 << 20);
+    for name in ["blk.0.ffn_gate.weight", "blk.0.ffn_up.weight", "blk.0.ffn_down.weight"] {
+        let at = bytes.windows(name.len()).position(|w| w == name.as_bytes()).unwrap() + name.len();
+        // Two dimensions, the type, the offset.
+        for dim in bytes[at + 4..at + 20].as_chunks_mut::<8>().0 {
+            if *dim == (spec.shape.n_ff as u64).to_le_bytes() {
+                *dim = WIDE.to_le_bytes();
+            }
+        }
+        bytes[at + 24..at + 32].copy_from_slice(&end.to_le_bytes());
+        end += size;
+    }
+    let path = write(folder, "large.gguf", &bytes);
+    File::options().write(true).open(&path).unwrap().set_len(end + small).unwrap();
+    path
+}
+
+#[test]
+fn weights_that_get_no_memory_end_with_5_and_the_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = large_model(folder.path());
+    for (load, kib, mentions) in
+        [("read", 200_000, "MB"), ("mmap", 400_000, "MB"), ("mmap", 720_000, "bytes")]
+    {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &format!("ulimit -v {kib}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_minfer")]);
+        shell.args(["run", path.to_str().unwrap(), "hi", "-t", "1", "-c", "64", "--load", load]);
+        let line = fails(&shell.output().unwrap(), MEMORY);
+        assert!(line.contains(mentions), "{load}, {kib} KiB: {line}");
+    }
+}
