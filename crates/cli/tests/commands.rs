@@ -169,10 +169,8 @@ fn names_do_not_move_the_cursor() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "a\u{1b}[31mred\nx.gguf", &speaking().to_bytes().unwrap());
     let path = path.to_str().unwrap();
-    for args in
-        [&["run", path, "hi", "-n", "2"][..], &["chat", path, "-n", "2"], &["info", path], &["plan", path]]
-    {
-        let o = output(args);
+    for args in [&["run", path, "hi", "-n", "2"][..], &["chat", path], &["info", path], &["plan", path]] {
+        let o = common::with_stdin(args, b"/info\n");
         let (out, err) = (succeeds(&o), common::stderr(&o));
         let shown = format!("{out}{err}");
         assert!(!shown.contains('\u{1b}') && shown.contains("a\\u{1b}[31mred\\nx.gguf"), "{args:?}: {shown}");
