@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// Options of every command that runs a model.
 #[derive(Args, Clone)]
 pub struct ModelOptions {
-    /// The model, in place of the positional argument
+    /// The model, in place of the positional argument; -hf owner/repo[:quant] is -m hf:owner/repo[:quant]
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
     /// Positions of the context [default: the least of the model's and 8192]
