@@ -10,9 +10,10 @@ const QWEN: &str = "qwen2.5-coder-0.5b-q4_k_m.gguf";
 #[test]
 fn smollm2_answers_from_a_pipe_and_stops() {
     let Some(model) = real_model(SMOLLM2) else { return };
-    let o = with_stdin(&["run", &model, "--temp", "0", "-n", "200"], b"What is gravity?\n");
-    let text = succeeds(&o);
-    assert!(text.to_lowercase().contains("force"), "{text}");
+    let answer = |prompt: &[u8]| with_stdin(&["run", &model, "--temp", "0", "-n", "200"], prompt);
+    assert!(succeeds(&answer(b"What is gravity?\n")).to_lowercase().contains("force"));
+    let o = answer(b"Hello\n");
+    assert!(succeeds(&o).to_lowercase().contains("help"), "{}", succeeds(&o));
     assert!(stderr(&o).contains("the model ended"), "{}", stderr(&o));
 }
 
