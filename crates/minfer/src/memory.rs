@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
 use crate::load::LoadMode;
-use crate::placement::Layout;
+use crate::placement::{Homes, Layout};
 use crate::plans::stage_plan;
 use crate::session::SessionOptions;
 use minfer_gguf::{Array, Value};
@@ -165,8 +165,7 @@ pub(crate) fn device_memory(
     backends: &Backends,
 ) -> Result<(Plan, Vec<DeviceMemory>), Error> {
     let planned = stage_plan(spec, options, layout, backends, Stage::Full, 0)?;
-    let weights = layout.weights(spec, backends)?;
-    let kv_layers = layout.kv_layers(spec, backends)?;
+    let Homes { weights, kv_layers, .. } = layout.homes(spec, backends)?;
     let n_pages = options.n_ctx.div_ceil(PAGE) as u64 * options.max_seqs as u64;
     let mut list = Vec::new();
     for tag in layout.tags() {

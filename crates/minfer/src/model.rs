@@ -3,8 +3,8 @@
 use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
 use crate::load::{LoadMode, LoadProgress, load_weights};
-use crate::placement::Layout;
-use minfer_graph::{BackendTag, Backends};
+use crate::placement::{Homes, Layout};
+use minfer_graph::{BackendTag, Backends, KvShape};
 use minfer_models::ModelSpec;
 use minfer_text::Tokenizer;
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ struct Inner {
     spec: ModelSpec,
     id: u64,
     layout: Layout,
+    kv_layers: Vec<(KvShape, BackendTag)>,
     backends: Mutex<Backends>,
     device: String,
 }
@@ -63,17 +64,16 @@ impl Model {
         let layout = options.layout;
         layout.check(&spec)?;
         let id = fingerprint(&file);
-        let placed = layout.weights(&spec, &backends)?;
+        let Homes { weights, kv_layers, n_refused } = layout.homes(&spec, &backends)?;
         let mut quiet = |_| {};
         let progress = options.progress.unwrap_or(&mut quiet);
-        load_weights(&file, &placed, &mut backends, options.load, progress)?;
+        load_weights(&file, &weights, &mut backends, options.load, progress)?;
         let mut device = describe(&layout, &backends);
-        match layout.n_refused(&spec, &backends)? {
-            0 => {}
-            n => device += &format!(", {n} nodes not where their blocks are (`minfer graph` says why)"),
+        if n_refused > 0 {
+            device += &format!(", {n_refused} nodes not where their blocks are (`minfer graph` says why)");
         }
         let backends = Mutex::new(backends);
-        Ok(Model { inner: Arc::new(Inner { file, spec, id, layout, backends, device }) })
+        Ok(Model { inner: Arc::new(Inner { file, spec, id, layout, kv_layers, backends, device }) })
     }
 
     /// The opened file.
@@ -94,6 +94,11 @@ impl Model {
     /// Which device runs which block.
     pub fn layout(&self) -> &Layout {
         &self.inner.layout
+    }
+
+    /// Each KV layer's shape with the device that its attention runs on.
+    pub(crate) fn kv_layers(&self) -> &[(KvShape, BackendTag)] {
+        &self.inner.kv_layers
     }
 
     /// The devices it runs on, for people.

@@ -255,53 +255,57 @@ impl Layout {
         plan(graph, backends, &PlanOptions { placement: Some(&hint), ..options })
     }
 
-    /// Which weight goes to which devices: those of the nodes that read it, in sessions of any context.
-    pub(crate) fn weights(
-        &self,
-        spec: &ModelSpec,
-        backends: &Backends,
-    ) -> Result<Vec<(WeightSpec, Vec<BackendTag>)>, Error> {
-        let mut tags: BTreeMap<String, (WeightSpec, Vec<BackendTag>)> = BTreeMap::new();
-        for n_ctx in [1, spec.n_ctx_train] {
-            let planned = self.smallest_plan(spec, backends, n_ctx)?;
-            let graph = &planned.graph;
-            let live = graph.live();
-            for node in graph.nodes.iter().filter(|n| live[n.id]) {
-                for weight in node.op.weights().map(|w| graph.weight(w)) {
-                    let (_, list) =
-                        tags.entry(weight.name.clone()).or_insert_with(|| (weight.clone(), Vec::new()));
-                    list.extend(node.backend.filter(|t| !list.contains(t)));
-                }
-            }
+    /// Where everything of a model goes that outlives a plan.
+    pub(crate) fn homes(&self, spec: &ModelSpec, backends: &Backends) -> Result<Homes, Error> {
+        let short = smallest_graph(spec, 1)?;
+        let long = smallest_graph(spec, spec.n_ctx_train)?;
+        // Some models read other tensors in long contexts than in short ones.
+        let long = (long.weights != short.weights).then_some(long);
+        let plan = |graph| self.plan(graph, backends, PlanOptions::new(SMALLEST));
+        let short = plan(short)?;
+        let mut weights: BTreeMap<String, (WeightSpec, Vec<BackendTag>)> = BTreeMap::new();
+        for planned in [Some(&short), long.map(plan).transpose()?.as_ref()].into_iter().flatten() {
+            add_weights(&planned.graph, &mut weights);
         }
-        Ok(tags.into_values().collect())
-    }
-
-    /// Each KV layer's shape with the device that its attention runs on.
-    pub(crate) fn kv_layers(
-        &self,
-        spec: &ModelSpec,
-        backends: &Backends,
-    ) -> Result<Vec<(KvShape, BackendTag)>, Error> {
-        let planned = self.smallest_plan(spec, backends, 1)?;
-        let loads = planned.graph.nodes.iter().filter_map(|n| match n.op {
+        let loads = short.graph.nodes.iter().filter_map(|n| match n.op {
             Op::KvLoad(shape) => n.backend.map(|tag| (shape, tag)),
             _ => None,
         });
-        Ok(loads.collect())
+        Ok(Homes {
+            weights: weights.into_values().collect(),
+            kv_layers: loads.collect(),
+            n_refused: short.refusals.iter().filter(|r| r.backend != BackendTag::CPU).count(),
+        })
     }
+}
 
+/// Where the parts of a model go, in sessions of any context.
+pub(crate) struct Homes {
+    /// Each weight with the devices of the nodes that read it.
+    pub weights: Vec<(WeightSpec, Vec<BackendTag>)>,
+    /// Each KV layer's shape with the device that its attention runs on.
+    pub kv_layers: Vec<(KvShape, BackendTag)>,
     /// Nodes that are elsewhere than their block, because its device has no kernel for them.
-    pub(crate) fn n_refused(&self, spec: &ModelSpec, backends: &Backends) -> Result<usize, Error> {
-        let refusals = self.smallest_plan(spec, backends, 1)?.refusals;
-        Ok(refusals.iter().filter(|r| r.backend != BackendTag::CPU).count())
-    }
+    pub n_refused: usize,
+}
 
-    fn smallest_plan(&self, spec: &ModelSpec, backends: &Backends, n_ctx: usize) -> Result<Plan, Error> {
-        let capacity = StepDims { tokens: 1, outputs: 1, seqs: 1 };
-        let params = GraphParams { stage: Stage::Full, capacity, max_pages: n_ctx.div_ceil(PAGE) };
-        let graph = build_graph(spec, &params, 0)?;
-        Ok(self.plan(graph, backends, PlanOptions::new(capacity))?)
+/// The step by which it is found out where things go.
+const SMALLEST: StepDims = StepDims { tokens: 1, outputs: 1, seqs: 1 };
+
+fn smallest_graph(spec: &ModelSpec, n_ctx: usize) -> Result<Graph, GraphError> {
+    let params = GraphParams { stage: Stage::Full, capacity: SMALLEST, max_pages: n_ctx.div_ceil(PAGE) };
+    build_graph(spec, &params, 0)
+}
+
+/// The weights that live nodes read, with the devices of these.
+fn add_weights(graph: &Graph, weights: &mut BTreeMap<String, (WeightSpec, Vec<BackendTag>)>) {
+    let live = graph.live();
+    for node in graph.nodes.iter().filter(|n| live[n.id]) {
+        for weight in node.op.weights().map(|w| graph.weight(w)) {
+            let (_, list) =
+                weights.entry(weight.name.clone()).or_insert_with(|| (weight.clone(), Vec::new()));
+            list.extend(node.backend.filter(|t| !list.contains(t)));
+        }
     }
 }
 

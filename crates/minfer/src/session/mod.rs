@@ -140,8 +140,7 @@ impl Session {
         let max_pages = options.n_ctx.div_ceil(PAGE);
         let n_pages = max_pages * options.max_seqs;
         let mut backends = model.backends()?;
-        let layers = model.layout().kv_layers(model.spec(), &backends)?;
-        let storage = KvStorage::new(&mut backends, &layers, n_pages, options.kv_types)?;
+        let storage = KvStorage::new(&mut backends, model.kv_layers(), n_pages, options.kv_types)?;
         drop(backends);
         let kv = KvCache::new(storage, n_pages, options.max_seqs, options.n_ctx);
         let logits = Logits { n_vocab: model.spec().n_vocab, values: Vec::new(), rows: Vec::new() };
