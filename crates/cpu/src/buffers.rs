@@ -3,6 +3,7 @@
 //! Kernels never see a buffer, only the byte ranges that [`BufferPool::access`] hands out after it
 //! has checked that they exist and that nothing written overlaps anything else in the same call.
 
+use crate::matmul::Region;
 use minfer_graph::{BackendError, BufferId, BufferSlice};
 use std::alloc::Layout;
 use std::collections::BTreeMap;
@@ -14,22 +15,43 @@ pub const ALIGNMENT: usize = 64;
 /// Freed buffers that are kept for reuse; the smallest goes first beyond that.
 const MAX_FREE: usize = 16;
 
+/// From this size on a buffer lies on huge pages: large KV regions, which attention streams through. A step that touches
+/// some of it takes up to 2 MiB too much, which is little of this.
+const HUGE_FROM: usize = 32 << 20;
+
+/// What owns a buffer's memory.
+enum Owner {
+    /// Starts at the address, [`ALIGNMENT`] bytes longer than the buffer.
+    Allocator(NonNull<u8>, Layout),
+    /// Freed when dropped.
+    Mapping { _region: Region },
+}
+
 /// One allocation. `start` is its first aligned byte.
 struct Buffer {
-    base: NonNull<u8>,
-    layout: Layout,
+    owner: Owner,
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a `Buffer` owns its allocation alone and has no thread affinity; all access goes through
+// SAFETY: a `Buffer` owns its memory alone and has no thread affinity; all access goes through
 // the pool, which needs `&mut self` for it.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Zeroed memory. Large regions (a KV cache) stay untouched until first use: `alloc_zeroed` with
-    /// a small alignment gets fresh pages from the system, so the alignment is made here.
+    /// Zeroed memory. Large regions (a KV cache) stay untouched until first use.
     fn new(bytes: usize) -> Result<Buffer, BackendError> {
+        // Elsewhere a region is allocated, and touched at once.
+        if cfg!(target_os = "linux") && bytes >= HUGE_FROM {
+            let mut region = Region::new(bytes)?;
+            let start = NonNull::from(region.bytes_mut()).cast();
+            return Ok(Buffer { owner: Owner::Mapping { _region: region }, start, len: bytes });
+        }
+        Buffer::allocate(bytes)
+    }
+
+    /// `alloc_zeroed` with a small alignment gets fresh pages from the system, so the alignment is made here.
+    fn allocate(bytes: usize) -> Result<Buffer, BackendError> {
         let out_of_memory = || BackendError::OutOfMemory(bytes);
         let size = bytes.checked_add(ALIGNMENT).ok_or_else(out_of_memory)?;
         let layout = Layout::from_size_align(size, 8).map_err(|_| out_of_memory())?;
@@ -38,7 +60,7 @@ impl Buffer {
         let skip = base.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
         // SAFETY: `skip <= ALIGNMENT` and the allocation is `bytes + ALIGNMENT` long.
         let start = unsafe { base.add(skip) };
-        Ok(Buffer { base, layout, start, len: bytes })
+        Ok(Buffer { owner: Owner::Allocator(base, layout), start, len: bytes })
     }
 
     /// Debug builds fill memory that has no defined content with NaN (f32 and f16) and -1 (i32), so
@@ -53,8 +75,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: `base` came from `alloc_zeroed` with this layout and is freed only here.
-        unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
+        if let Owner::Allocator(base, layout) = self.owner {
+            // SAFETY: `base` came from `alloc_zeroed` with this layout and is freed only here.
+            unsafe { std::alloc::dealloc(base.as_ptr(), layout) };
+        }
     }
 }
 
@@ -241,6 +265,21 @@ mod tests {
         assert!(pool.access([slice(BufferId(9), 5, 0)], [slice(a, 0, 64)]).is_ok());
         let ([bytes], []) = pool.access([slice(a, 2, 8)], []).unwrap();
         assert!(typed::<f32>(bytes).is_err());
+    }
+
+    #[test]
+    fn large_buffers_are_like_small_ones() {
+        let mut pool = BufferPool::new();
+        let a = pool.alloc(super::HUGE_FROM + 1).unwrap();
+        let end = slice(a, super::HUGE_FROM - 99, 100);
+        pool.write(end).unwrap().fill(3);
+        assert_eq!(pool.read(end).unwrap(), [3; 100]);
+        pool.free(a);
+        assert!(pool.read(end).is_err());
+        let b = pool.alloc(super::HUGE_FROM).unwrap();
+        assert!(
+            pool.write(slice(b, 0, super::HUGE_FROM + 1)).is_ok_and(|bytes| bytes.len() > super::HUGE_FROM)
+        );
     }
 
     #[test]

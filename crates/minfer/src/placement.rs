@@ -10,7 +10,7 @@ use minfer_graph::{
     WeightSpec, plan,
 };
 use minfer_models::{GraphParams, ModelSpec, Stage, build_graph};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -263,7 +263,7 @@ impl Layout {
         let long = (long.weights != short.weights).then_some(long);
         let plan = |graph| self.plan(graph, backends, PlanOptions::new(SMALLEST));
         let short = plan(short)?;
-        let mut weights: BTreeMap<String, (WeightSpec, Vec<BackendTag>)> = BTreeMap::new();
+        let mut weights = Vec::new();
         for planned in [Some(&short), long.map(plan).transpose()?.as_ref()].into_iter().flatten() {
             add_weights(&planned.graph, &mut weights);
         }
@@ -272,7 +272,7 @@ impl Layout {
             _ => None,
         });
         Ok(Homes {
-            weights: weights.into_values().collect(),
+            weights,
             kv_layers: loads.collect(),
             n_refused: short.refusals.iter().filter(|r| r.backend != BackendTag::CPU).count(),
         })
@@ -281,7 +281,7 @@ impl Layout {
 
 /// Where the parts of a model go, in sessions of any context.
 pub(crate) struct Homes {
-    /// Each weight with the devices of the nodes that read it.
+    /// Each weight with the devices of the nodes that read it, in the order of their execution.
     pub weights: Vec<(WeightSpec, Vec<BackendTag>)>,
     /// Each KV layer's shape with the device that its attention runs on.
     pub kv_layers: Vec<(KvShape, BackendTag)>,
@@ -297,13 +297,18 @@ fn smallest_graph(spec: &ModelSpec, n_ctx: usize) -> Result<Graph, GraphError> {
     build_graph(spec, &params, 0)
 }
 
-/// The weights that live nodes read, with the devices of these.
-fn add_weights(graph: &Graph, weights: &mut BTreeMap<String, (WeightSpec, Vec<BackendTag>)>) {
+/// Adds the weights that live nodes read, with the devices of these.
+fn add_weights(graph: &Graph, weights: &mut Vec<(WeightSpec, Vec<BackendTag>)>) {
     let live = graph.live();
+    let mut known: HashMap<String, usize> =
+        weights.iter().enumerate().map(|(i, (weight, _))| (weight.name.clone(), i)).collect();
     for node in graph.nodes.iter().filter(|n| live[n.id]) {
         for weight in node.op.weights().map(|w| graph.weight(w)) {
-            let (_, list) =
-                weights.entry(weight.name.clone()).or_insert_with(|| (weight.clone(), Vec::new()));
+            let at = *known.entry(weight.name.clone()).or_insert_with(|| {
+                weights.push((weight.clone(), Vec::new()));
+                weights.len() - 1
+            });
+            let (_, list) = &mut weights[at];
             list.extend(node.backend.filter(|t| !list.contains(t)));
         }
     }

@@ -15,6 +15,6 @@ pub(crate) mod shared;
 mod weight;
 
 pub use acts::Activations;
-pub(crate) use memory::Region;
+pub(crate) use memory::{Arena, Region};
 pub use run::{ExpertJob, ExpertRows, Input, Job, Pair, matmul, matmul_experts, matmul_many};
 pub use weight::{GROUP, PackedWeight};

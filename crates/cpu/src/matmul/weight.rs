@@ -2,7 +2,7 @@
 
 use super::float::{self, with_float};
 use super::format::{Format, pack_block, unpack_block, with_format};
-use super::memory::Region;
+use super::memory::{Arena, Region};
 use super::shared::SharedMut;
 use crate::dispatch;
 use crate::pool::Pool;
@@ -32,13 +32,36 @@ impl PackedWeight {
             && with_format!(ty, F => F::TYPE == ty, else => with_float!(ty, F => <F as float::Float>::TYPE == ty, else => false))
     }
 
-    /// Repacks `data`, the file's bytes of a weight, with all threads of the pool.
+    /// Repacks `data`, the file's bytes of a weight, with all threads of the pool, into memory of its own.
     ///
     /// # Errors
     ///
     /// [`BackendError::Unsupported`] for a type without kernels, [`BackendError::BadWeight`] if the shape and the bytes don't fit the
     /// type, [`BackendError::OutOfMemory`].
     pub fn pack(spec: &WeightSpec, data: &[u8], pool: &Pool) -> Result<PackedWeight, BackendError> {
+        PackedWeight::pack_with(spec, data, pool, Region::new)
+    }
+
+    /// As [`PackedWeight::pack`], into memory of an arena.
+    ///
+    /// # Errors
+    ///
+    /// As [`PackedWeight::pack`].
+    pub(crate) fn pack_in(
+        spec: &WeightSpec,
+        data: &[u8],
+        pool: &Pool,
+        arena: &mut Arena,
+    ) -> Result<PackedWeight, BackendError> {
+        PackedWeight::pack_with(spec, data, pool, |len| arena.region(len))
+    }
+
+    fn pack_with(
+        spec: &WeightSpec,
+        data: &[u8],
+        pool: &Pool,
+        region: impl FnOnce(usize) -> Result<Region, BackendError>,
+    ) -> Result<PackedWeight, BackendError> {
         let (ty, rows, cols) = (spec.ty, spec.rows, spec.cols);
         if !PackedWeight::supports(ty) {
             return Err(BackendError::Unsupported(format!("weight `{}` of type {ty}", spec.name)));
@@ -53,7 +76,7 @@ impl PackedWeight {
         let group_bytes = GROUP * row_bytes;
         let groups = rows.div_ceil(GROUP);
         let len = groups.checked_mul(group_bytes).ok_or(BackendError::OutOfMemory(usize::MAX))?;
-        let mut weight = PackedWeight { ty, rows, cols, group_bytes, region: Region::new(len)? };
+        let mut weight = PackedWeight { ty, rows, cols, group_bytes, region: region(len)? };
         if len > 0 {
             weight.fill(data, row_bytes, pool);
         }

@@ -1,6 +1,6 @@
 //! Loaded weights: matrices packed for the matmul, vectors (norms, biases, rope factors) as f32.
 
-use crate::matmul::PackedWeight;
+use crate::matmul::{Arena, PackedWeight};
 use crate::pool::Pool;
 use minfer_gguf::decode_row;
 use minfer_graph::{BackendError, Graph, Unsupported, WeightId, WeightSpec};
@@ -19,10 +19,12 @@ enum Weight {
 #[derive(Default)]
 pub struct Weights {
     map: HashMap<String, (WeightSpec, Weight)>,
+    /// Where the matrices lie, in the order of their loading.
+    arena: Arena,
 }
 
 impl Weights {
-    /// Decodes or packs a weight; a second load under the same name replaces the first.
+    /// Decodes or packs a weight; a second load under the same name replaces the first, whose memory stays taken.
     pub fn load(&mut self, spec: &WeightSpec, data: &[u8], pool: &Pool) -> Result<(), BackendError> {
         let bad = |reason: String| BackendError::BadWeight { name: spec.name.clone(), reason };
         let row_bytes = spec.ty.row_bytes(spec.cols);
@@ -39,7 +41,7 @@ impl Weights {
             bytes.extend_from_slice(data);
             Weight::Row { values, bytes, matrix: OnceLock::new() }
         } else {
-            Weight::Matrix(PackedWeight::pack(spec, data, pool)?)
+            Weight::Matrix(PackedWeight::pack_in(spec, data, pool, &mut self.arena)?)
         };
         self.map.insert(spec.name.clone(), (spec.clone(), weight));
         Ok(())
