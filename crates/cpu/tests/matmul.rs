@@ -32,7 +32,10 @@ fn product(
     out
 }
 
-/// Compares with the reference on every instruction set.
+/// Tokens from which on other kernels do the work.
+const MANY: usize = 17;
+
+/// Compares with the reference on every instruction set: these tokens, and these over and over.
 fn check(pool: &Pool, ty: TensorType, data: &[u8], x: &[f32], cols: usize, bias: Option<&[f32]>, what: &str) {
     let rows = data.len() / ty.row_bytes(cols).unwrap();
     let weight = PackedWeight::pack(&spec(ty, rows, cols), data, pool).unwrap();
@@ -40,7 +43,14 @@ fn check(pool: &Pool, ty: TensorType, data: &[u8], x: &[f32], cols: usize, bias:
         let want = bits(&common::matmul(ty, data, x, cols, planes, bias));
         for isa in Isa::available() {
             let got = bits(&product(isa, pool, &weight, x, act, bias));
-            assert!(got == want, "{what}: {ty} {rows}x{cols} {act:?} {isa}, {} tokens", x.len() / cols);
+            let tokens = x.len() / cols;
+            assert!(got == want, "{what}: {ty} {rows}x{cols} {act:?} {isa}, {tokens} tokens");
+            let times = MANY.div_ceil(tokens);
+            let got = bits(&product(isa, pool, &weight, &x.repeat(times), act, bias));
+            assert!(
+                got == want.repeat(times),
+                "{what}: {ty} {rows}x{cols} {act:?} {isa}, {times} x {tokens} tokens"
+            );
         }
     }
 }
@@ -96,15 +106,16 @@ fn threads_and_batches_change_nothing() {
     }
 }
 
-/// More tokens than a block of the cache holds.
+/// More tokens than a block of the cache holds, more columns than a panel.
 #[test]
 fn many_tokens() {
     let mut rng = Rng(3);
     let pool = Pool::new(2);
-    for ty in [TensorType::Q5_0, TensorType::Q4K, TensorType::Q2K, TensorType::Mxfp4, TensorType::F16] {
+    for ty in TYPES {
         let (rows, cols) = (17, 2048);
         let data = random_weights(&mut rng, ty, rows, cols);
-        check(&pool, ty, &data, &rng.floats(131 * cols), cols, None, "tokens");
+        let bias = rng.floats(rows);
+        check(&pool, ty, &data, &rng.floats(131 * cols), cols, Some(&bias), "tokens");
     }
 }
 

@@ -29,6 +29,11 @@ pub enum Product {
 }
 
 impl Product {
+    /// Whether each half of a block has an integer scale.
+    pub const fn by_halves(self) -> bool {
+        matches!(self, Product::Halves | Product::HalvesUnsigned2 | Product::HalvesEight)
+    }
+
     /// Whether 16-bit lanes hold every pair of products and every final sum (sums may wrap in between), and
     /// 24 bits the block's result, so that its conversion to f32 is exact. `largest` is [`Format::LARGEST`].
     pub const fn is_exact(self, largest: usize) -> bool {

@@ -9,6 +9,7 @@ mod format;
 mod formats;
 mod kernel;
 mod memory;
+mod panel;
 mod planes;
 mod run;
 pub(crate) mod shared;

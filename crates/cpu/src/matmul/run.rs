@@ -8,6 +8,7 @@ use super::acts::Activations;
 use super::float::{self, Float, with_float};
 use super::format::{Format, with_format};
 use super::kernel;
+use super::panel;
 use super::shared::SharedMut;
 use super::weight::{GROUP, PackedWeight};
 use crate::dispatch;
@@ -19,8 +20,10 @@ use std::ops::Range;
 
 /// Bytes of activations per block of tokens: half of a small L2 cache.
 const TOKEN_BLOCK: usize = 256 << 10;
-/// Groups per work item with several tokens.
+/// Most groups per work item with several tokens.
 const ITEM: usize = 8;
+/// From this many tokens on, weights are expanded into panels first.
+const MANY: usize = 16;
 /// Streams with one token.
 const STREAMS: usize = 4;
 
@@ -164,7 +167,7 @@ fn run_all(isa: Isa, pool: &Pool, input: &Input<'_>, jobs: &[Shared<'_>]) {
     }
     let chunk = match rows {
         1 => groups.div_ceil(4 * pool.threads()).next_multiple_of(STREAMS),
-        _ => groups.div_ceil(2 * pool.threads()).min(ITEM),
+        _ => groups.div_ceil(8 * pool.threads()).next_multiple_of(panel::GROUPS).min(ITEM),
     };
     pool.chunks(groups, chunk, |range| {
         let mut first = 0;
@@ -210,7 +213,7 @@ fn check_input(input: &Input<'_>, weight: &PackedWeight) -> Result<(), BackendEr
 
 /// Which rows a job multiplies.
 #[derive(Clone, Copy)]
-enum Rows<'a> {
+pub enum Rows<'a> {
     /// This many, each to the output row of its number.
     All(usize),
     /// These.
@@ -218,15 +221,17 @@ enum Rows<'a> {
 }
 
 impl Rows<'_> {
-    fn len(self) -> usize {
+    /// How many.
+    pub fn len(self) -> usize {
         match self {
             Rows::All(n) => n,
             Rows::Some(pairs) => pairs.len(),
         }
     }
 
+    /// One of them.
     #[inline(always)]
-    fn at(self, i: usize) -> Pair {
+    pub fn at(self, i: usize) -> Pair {
         match self {
             Rows::All(_) => Pair { input: i, output: i },
             Rows::Some(pairs) => pairs[i],
@@ -235,13 +240,14 @@ impl Rows<'_> {
 }
 
 /// A job whose output several threads write.
-struct Shared<'a> {
+pub struct Shared<'a> {
     weight: &'a PackedWeight,
     /// First group of the weight, and outputs from there on.
     first: usize,
     n_out: usize,
     bias: Option<&'a [f32]>,
-    rows: Rows<'a>,
+    /// What is multiplied.
+    pub rows: Rows<'a>,
     out: SharedMut<'a, f32>,
 }
 
@@ -256,28 +262,61 @@ impl<'a> Shared<'a> {
         self.n_out.div_ceil(GROUP)
     }
 
-    /// Adds the bias and writes the 8 outputs of group `g` of a row of the output.
+    /// Packed bytes of a group.
+    #[inline(always)]
+    pub fn packed(&self, g: usize) -> &'a [u8] {
+        self.weight.group(self.first + g)
+    }
+
+    /// The 8 outputs of group `g` of a row of the output; the last group of a matrix may be shorter.
     ///
     /// # Safety
     ///
     /// No other thread may work on the same group.
     #[inline(always)]
-    unsafe fn put<S: Simd>(&self, s: S, g: usize, row: usize, sum: S::F) {
+    #[allow(clippy::mut_from_ref, reason = "as in `SharedMut::range`")]
+    unsafe fn outputs(&self, g: usize, row: usize) -> &mut [f32] {
         let n = self.n_out;
-        let rows = g * GROUP..((g + 1) * GROUP).min(n);
         // SAFETY: the columns of this group belong to the calling thread.
-        let out = unsafe { self.out.range(row * n + rows.start..row * n + rows.end) };
+        unsafe { self.out.range(row * n + g * GROUP..row * n + ((g + 1) * GROUP).min(n)) }
+    }
+
+    /// Reads sums that [`Shared::put`] wrote.
+    ///
+    /// # Safety
+    ///
+    /// No other thread may work on the same group.
+    #[inline(always)]
+    pub unsafe fn take(&self, g: usize, row: usize, sum: &mut [f32; GROUP]) {
+        // SAFETY: the caller's promise.
+        let out = unsafe { self.outputs(g, row) };
+        match out.as_array() {
+            Some(full) => *sum = *full,
+            None => sum[..out.len()].copy_from_slice(out),
+        }
+    }
+
+    /// Writes the 8 outputs of group `g` of a row of the output, the bias added if they are final.
+    ///
+    /// # Safety
+    ///
+    /// No other thread may work on the same group.
+    #[inline(always)]
+    pub unsafe fn put<S: Simd>(&self, s: S, g: usize, row: usize, sum: S::F, last: bool) {
+        // SAFETY: the caller's promise.
+        let out = unsafe { self.outputs(g, row) };
+        let rows = g * GROUP..g * GROUP + out.len();
+        let bias = self.bias.filter(|_| last);
         if out.len() == GROUP {
-            let sum = if let Some(b) = self.bias { s.add(sum, s.load(&b[rows])) } else { sum };
+            let sum = if let Some(b) = bias { s.add(sum, s.load(&b[rows])) } else { sum };
             s.store(sum, out);
             return;
         }
-        // The last group of a matrix may be shorter.
-        let (mut bias, mut full) = ([0.0; GROUP], [0.0; GROUP]);
+        let (mut padded, mut full) = ([0.0; GROUP], [0.0; GROUP]);
         let mut sum = sum;
-        if let Some(b) = self.bias {
-            bias[..out.len()].copy_from_slice(&b[rows]);
-            sum = s.add(sum, s.load(&bias));
+        if let Some(b) = bias {
+            padded[..out.len()].copy_from_slice(&b[rows]);
+            sum = s.add(sum, s.load(&padded));
         }
         s.store(sum, &mut full);
         out.copy_from_slice(&full[..out.len()]);
@@ -296,6 +335,11 @@ trait Tiles {
         groups: [&[u8]; G],
         rows: [usize; T],
     ) -> [[S::F; T]; G];
+
+    /// Computes a range of a job's groups for many rows; false if there is no better way than tile by tile.
+    fn many<S: Simd>(&self, _s: S, _job: &Shared<'_>, _groups: Range<usize>) -> bool {
+        false
+    }
 }
 
 /// Products with quantised weights.
@@ -317,6 +361,11 @@ impl<F: Format, const P: usize> Tiles for Quantised<'_, F, P> {
         rows: [usize; T],
     ) -> [[S::F; T]; G] {
         kernel::tile::<S, F, G, T, P>(s, groups, std::array::from_fn(|t| self.acts.row::<P>(rows[t])))
+    }
+
+    fn many<S: Simd>(&self, s: S, job: &Shared<'_>, groups: Range<usize>) -> bool {
+        panel::item::<S, F, P>(s, self.acts, job, groups);
+        true
     }
 }
 
@@ -368,6 +417,9 @@ fn item<S: Simd, K: Tiles>(s: S, tiles: &K, job: &Shared<'_>, groups: Range<usiz
             rest.start += STREAMS * part;
         }
         s.run(Strip::<K, 1, 1> { tiles, job, groups: [rest.start], token: 0, count: rest.len(), down: true });
+        return;
+    }
+    if S::WIDE && tokens >= MANY && tiles.many(s, job, groups.clone()) {
         return;
     }
     let block = (TOKEN_BLOCK / tiles.token_bytes().max(1)).max(8).next_multiple_of(8);
@@ -422,7 +474,7 @@ impl<K: Tiles, const G: usize, const T: usize> Kernel for Strip<'_, '_, K, G, T>
         for _ in 0..self.count {
             let mut packed: [&[u8]; G] = [&[]; G];
             for (packed, &g) in packed.iter_mut().zip(&groups) {
-                *packed = self.job.weight.group(self.job.first + g);
+                *packed = self.job.packed(g);
             }
             let mut inputs = [0; T];
             for (t, input) in inputs.iter_mut().enumerate() {
@@ -434,7 +486,7 @@ impl<K: Tiles, const G: usize, const T: usize> Kernel for Strip<'_, '_, K, G, T>
                     let row = self.job.rows.at(token + t).output;
                     // SAFETY: work items are disjoint ranges of groups, each run by one thread, and two jobs
                     // on one output have no row in common.
-                    unsafe { self.job.put(s, g, row, sum) };
+                    unsafe { self.job.put(s, g, row, sum, true) };
                 }
             }
             if self.down {
