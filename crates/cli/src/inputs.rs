@@ -63,8 +63,13 @@ pub fn layout(file: &ModelFile, sizes: &SessionOptions, options: &ModelOptions) 
 
 /// Loads a model and opens a session on it.
 pub fn load(name: Option<&str>, options: &ModelOptions) -> Result<(Model, Session)> {
+    load_for(name, options, 1)
+}
+
+/// Loads a model and opens a session on it for several sequences at once.
+pub fn load_for(name: Option<&str>, options: &ModelOptions, max_seqs: usize) -> Result<(Model, Session)> {
     let file = open_file(name, options.offline)?;
-    let sizes = session_options(&file, options)?;
+    let sizes = SessionOptions { max_seqs, ..session_options(&file, options)? };
     let layout = layout(&file, &sizes, options)?;
     minfer::check_memory(&file, &sizes, &layout, options.load.into())?;
     let mut bar = LoadBar::new();

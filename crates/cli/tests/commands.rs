@@ -147,21 +147,6 @@ fn eval_scores_against_a_reference_and_writes_its_format() {
     assert_eq!(same["logits_sha256"], value["logits_sha256"]);
 }
 
-#[test]
-fn bench_prints_an_object_per_test() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = write(folder.path(), "m.gguf", &speaking().to_bytes().unwrap());
-    let o = output(&["bench", path.to_str().unwrap(), "-p", "16", "-n", "4", "-r", "3", "-t", "1", "--json"]);
-    let text = succeeds(&o);
-    let lines: Vec<Value> = text.lines().map(json).collect();
-    assert_eq!(lines.len(), 2);
-    for (line, test) in lines.iter().zip(["pp16", "tg4"]) {
-        assert_eq!(line["test"], test);
-        assert_eq!(line["tokens_per_second"].as_array().unwrap().len(), 3);
-        assert!(line["median"].as_f64().unwrap() > 0.0);
-    }
-}
-
 /// Names of files reach the terminal escaped.
 #[cfg(unix)]
 #[test]

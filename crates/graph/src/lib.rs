@@ -23,6 +23,7 @@ mod kv_type;
 mod lifetime;
 mod memory;
 mod memory_dump;
+mod observe;
 mod op;
 mod plan;
 mod progress;
@@ -57,6 +58,7 @@ pub use kv_type::{KV_BLOCK, KvType, KvTypes, MAX_ROTATION};
 pub use lifetime::{Lifetime, Lifetimes, lifetimes};
 pub use memory::{Arena, Location, MemoryPlan, Placement, Staging, plan_memory};
 pub use memory_dump::dump_memory;
+pub use observe::{NodeObserver, NodeRun};
 pub use op::{
     ActPrecision, Attention, ExpertMatMul, InputKind, KvShape, Op, QkvRopeStore, Rope, RopeStyle, Yarn,
 };

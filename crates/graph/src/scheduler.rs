@@ -10,6 +10,7 @@ use crate::dump::trace_plan;
 use crate::error::{BackendError, GraphError};
 use crate::graph::{Graph, Node, NodeId};
 use crate::memory::node_bytes;
+use crate::observe::{NodeObserver, NodeRun};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::schedule::Action;
@@ -18,6 +19,7 @@ use crate::split::{Split, split_graph};
 use crate::verify::topo_order;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Receives the values of executed nodes and filled inputs, in node order.
 pub type CaptureSink<'a> = dyn FnMut(&Node, StepDims, &[u8]) + 'a;
@@ -59,6 +61,8 @@ pub struct Step<'a> {
     pub kv_pages: usize,
     /// Takes the value of every node; turns replay off. KV nodes have no value.
     pub capture: Option<&'a mut CaptureSink<'a>>,
+    /// Told of every node when it has finished: each is waited for, and replay is off. Costs nothing when absent.
+    pub observe: Option<&'a NodeObserver<'a>>,
     /// Looked at before every node; once true, the step ends with [`BackendError::Cancelled`].
     pub cancel: Option<&'a AtomicBool>,
     /// Whether backends may record and replay splits.
@@ -66,9 +70,9 @@ pub struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// A step of these sizes, without captures or replay.
+    /// A step of these sizes, without captures, observer or replay.
     pub fn new(dims: StepDims) -> Self {
-        Step { dims, kv_pages: 0, capture: None, cancel: None, replay: false }
+        Step { dims, kv_pages: 0, capture: None, observe: None, cancel: None, replay: false }
     }
 }
 
@@ -257,7 +261,8 @@ impl Run<'_, '_> {
     fn replay(&mut self, split: &Split) -> Result<bool, GraphError> {
         let dims = self.step.dims;
         let decode = dims.tokens > 0 && dims.tokens == dims.seqs;
-        if !self.step.replay || !decode || self.step.capture.is_some() {
+        let watched = self.step.capture.is_some() || self.step.observe.is_some();
+        if !self.step.replay || !decode || watched {
             return Ok(false);
         }
         self.check_cancel(split.backend, split.start)?;
@@ -303,8 +308,29 @@ impl Run<'_, '_> {
                 continue;
             }
             self.check_cancel(tag, node.id)?;
-            self.run_node(node, tag, buffer)?;
+            match self.step.observe {
+                None => self.run_node(node, tag, buffer)?,
+                Some(observe) => self.run_observed(node, tag, buffer, observe)?,
+            }
         }
+        Ok(())
+    }
+
+    /// Runs a node by itself: what was queued before is waited for first, and then the node, so that the time between
+    /// is its own.
+    fn run_observed(
+        &mut self,
+        node: &Node,
+        backend: BackendTag,
+        buffer: BufferSlice,
+        observe: &NodeObserver<'_>,
+    ) -> Result<(), GraphError> {
+        self.sync(backend)?;
+        let started = Instant::now();
+        self.run_node(node, backend, buffer)?;
+        self.sync(backend)?;
+        let (graph, dims) = (&self.plan.graph, self.step.dims);
+        observe(&NodeRun { graph, node, backend, dims, started, took: started.elapsed() });
         Ok(())
     }
 

@@ -340,6 +340,37 @@ fn replay_equals_direct() {
     assert!(seen > 0);
 }
 
+/// Watched, every node runs by itself, never from a recording, in node order and with the same bits.
+#[test]
+fn observed_steps_run_node_by_node() {
+    let (backends, handle) = host_and_gpu(chaos(GPU).with_replay());
+    let opts = PlanOptions::new(dims(4, 4, 1));
+    let mut rig = Rig::new(&seed_graph().unwrap(), backends, &opts).unwrap();
+    let step = dims(1, 0, 1);
+    let result = rig.plan.graph.outputs[0];
+    let run = |rig: &mut Rig, observe: Option<&NodeObserver<'_>>| {
+        rig.fill(1, 0, step).unwrap();
+        rig.execute(Step { replay: true, observe, ..Step::new(step) }).unwrap();
+        rig.read(result, step).unwrap()
+    };
+    let plain = run(&mut rig, None);
+    let (syncs, nodes) = (rig.scheduler.counters.syncs, rig.scheduler.counters.nodes);
+    let keys = handle.stats().replay_keys.len();
+    let seen = std::cell::RefCell::new(Vec::new());
+    let observe = |run: &NodeRun<'_>| {
+        assert_eq!(run.graph.node(run.node.id).backend, Some(run.backend));
+        assert_eq!(run.dims, step);
+        seen.borrow_mut().push((run.node.id, run.started, run.started + run.took));
+    };
+    let watched = run(&mut rig, Some(&observe));
+    assert_eq!(bits(&[watched]), bits(&[plain]));
+    let seen = seen.into_inner();
+    assert_eq!(seen.len() as u64, rig.scheduler.counters.nodes - nodes);
+    assert!(seen.len() > 1 && seen.is_sorted_by(|a, b| a.0 < b.0 && a.2 <= b.1), "{seen:?}");
+    assert!(rig.scheduler.counters.syncs - syncs >= seen.len() as u64, "each is waited for");
+    assert_eq!(handle.stats().replay_keys.len(), keys, "no recording was asked for");
+}
+
 /// R53, R63: recordings belong to the buffers they were made with: two allocators of one plan, used in turn.
 #[test]
 fn replay_keeps_allocators_apart() {

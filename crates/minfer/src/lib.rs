@@ -22,6 +22,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod ceilings;
 mod conversation;
 mod devices;
 mod error;
@@ -36,12 +37,14 @@ mod memory;
 mod model;
 mod placement;
 mod plans;
+mod profile;
 mod sampler;
 mod session;
 mod speed;
 mod stop;
 
 pub use batch::{Batch, Wanted};
+pub use ceilings::{Ceilings, MachineProbe};
 pub use conversation::{Conversation, Entry, Overflow, Speaker, Turn};
 pub use devices::{DEVICE_KINDS, DeviceChoice, DeviceInfo, devices};
 pub use error::{Error, ErrorKind};
@@ -55,8 +58,9 @@ pub use memory::{DeviceMemory, MemoryForecast, check_memory, forecast};
 pub use model::{LoadOptions, Model};
 pub use placement::{GpuLayers, Layout, Placement, Share};
 pub use plans::session_plans;
+pub use profile::{OpCost, OpProfile};
 pub use sampler::{LogitBias, Mirostat, Sampled, Sampler, SamplerConfig};
-pub use session::{Control, EachRow, GraphTrace, Logits, Session, SessionOptions};
+pub use session::{Control, EachRow, GraphTrace, Logits, Session, SessionOptions, StepObserver};
 pub use speed::{MachineRates, SpeedForecast, TokenWork, forecast_speed};
 pub use stop::StopMatcher;
 

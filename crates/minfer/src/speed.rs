@@ -11,7 +11,7 @@ use crate::session::SessionOptions;
 use minfer_cpu::CpuBackend;
 use minfer_cpu::measure::{Products, product_rate, read_rate};
 use minfer_gguf::TensorType;
-use minfer_graph::{ActPrecision, BackendError, WeightSpec};
+use minfer_graph::{ActPrecision, BackendError, KvTypes, WeightSpec};
 use minfer_models::{FfnSpec, LayerSpec, ModelSpec};
 use std::collections::BTreeMap;
 
@@ -35,12 +35,38 @@ pub struct TokenWork {
     pub block_bytes: f64,
     /// Bytes of the output head.
     pub head_bytes: f64,
-    /// Bytes of the KV cache, with half the context in it.
+    /// Bytes of the KV cache.
     pub kv_bytes: f64,
     /// Multiply-adds of the blocks' products.
     pub block_products: f64,
-    /// Multiply-adds of attention, with half the context in the cache.
+    /// Multiply-adds of the output head.
+    pub head_products: f64,
+    /// Multiply-adds of attention.
     pub attention: f64,
+}
+
+impl TokenWork {
+    /// The work of a token that sees `positions` of its sequence, fewer where a layer has a window.
+    pub fn of(spec: &ModelSpec, kv: KvTypes, positions: usize) -> TokenWork {
+        let head = &spec.output.weight;
+        let mut work = TokenWork {
+            head_bytes: bytes(head),
+            head_products: head.rows as f64 * head.cols as f64,
+            ..TokenWork::default()
+        };
+        for layer in &spec.layers {
+            for (weight, share) in matrices(layer) {
+                work.block_bytes += share * bytes(weight);
+                work.block_products += share * weight.rows as f64 * weight.cols as f64;
+            }
+            let a = &layer.attention;
+            let seen = positions.min(a.window.unwrap_or(usize::MAX)) as f64;
+            let position = a.n_kv_head * (kv.k.head_bytes(a.head_dim) + kv.v.head_bytes(a.v_dim));
+            work.kv_bytes += seen * position as f64;
+            work.attention += seen * (a.n_head * (a.head_dim + a.v_dim)) as f64;
+        }
+        work
+    }
 }
 
 /// Medians, measured on all threads within about a second.
@@ -77,7 +103,7 @@ pub fn forecast_speed(
     let spec = file.spec()?;
     options.check(&spec)?;
     let cpu = cpu_backend(threads)?;
-    let work = token_work(&spec, options);
+    let work = TokenWork::of(&spec, options.kv_types, options.n_ctx / 2);
     let machine = measure(&cpu, &spec, options, &work)
         .map_err(|e| Error::new(kind(&e), format!("measuring the machine: {e}")))?;
     Ok(estimate(work, machine))
@@ -117,7 +143,7 @@ fn measure(
         threads: pool.threads(),
         block_type: ty,
         head_type: output.ty,
-        read: read_rate(pool, bytes)?,
+        read: read_rate(isa, pool, bytes)?,
         blocks: product_rate(isa, pool, &blocks)?.bytes,
         head: product_rate(isa, pool, &head)?.bytes,
         batch: product_rate(isa, pool, &Products { tokens, ..blocks })?.multiply_adds,
@@ -155,23 +181,6 @@ fn commonest(spec: &ModelSpec) -> (TensorType, usize) {
     most.map_or((TensorType::F32, spec.n_embd), |((_, cols), (ty, _))| (ty, cols))
 }
 
-fn token_work(spec: &ModelSpec, options: &SessionOptions) -> TokenWork {
-    let mut work = TokenWork { head_bytes: bytes(&spec.output.weight), ..TokenWork::default() };
-    for layer in &spec.layers {
-        for (weight, share) in matrices(layer) {
-            work.block_bytes += share * bytes(weight);
-            work.block_products += share * weight.rows as f64 * weight.cols as f64;
-        }
-        let a = &layer.attention;
-        let past = (options.n_ctx / 2).min(a.window.unwrap_or(usize::MAX)) as f64;
-        let kv = options.kv_types;
-        let position = a.n_kv_head * (kv.k.head_bytes(a.head_dim) + kv.v.head_bytes(a.v_dim));
-        work.kv_bytes += past * position as f64;
-        work.attention += past * (a.n_head * (a.head_dim + a.v_dim)) as f64;
-    }
-    work
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +192,7 @@ mod tests {
             head_bytes: 1e9,
             kv_bytes: 2e9,
             block_products: 10e9,
+            head_products: 0.0,
             attention: 5e9,
         };
         let machine = MachineRates {

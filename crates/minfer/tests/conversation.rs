@@ -277,7 +277,7 @@ fn a_stopped_answer_stays_and_is_marked() {
     let mut talk = Talk::new(&model, vocab::CHAT_TEMPLATE, 1024, greedy());
     talk.options.ignore_eos = true;
     let (cancel, seen) = (AtomicBool::new(false), Cell::new(0));
-    let control = Control { cancel: Some(&cancel), progress: None };
+    let control = Control { cancel: Some(&cancel), ..Control::default() };
     let mut stop = |_: &Thought| {
         seen.set(seen.get() + 1);
         cancel.store(seen.get() == 4, Ordering::Relaxed);
@@ -301,7 +301,7 @@ fn stopping_before_the_first_token_takes_the_question_back() {
     talk.ask("hello");
     let before = talk.contents();
     let cancel = AtomicBool::new(true);
-    let control = Control { cancel: Some(&cancel), progress: None };
+    let control = Control { cancel: Some(&cancel), ..Control::default() };
     let turn = talk.with(control, &mut |_| {}, |c, s| c.ask(Message::new("user", "more"), s)).unwrap();
     assert_eq!(turn.answer.finish, Finish::Cancelled);
     assert_eq!(talk.contents(), before);

@@ -1,10 +1,12 @@
 //! Repository chores: `cargo xtask tidy` checks the rules of the project that no compiler checks,
-//! `cargo xtask docs [--check]` writes (or compares) the documents that the program itself can tell.
+//! `cargo xtask docs [--check]` writes (or compares) the documents that the program itself can tell,
+//! `cargo xtask bench-peers` measures minfer beside other engines.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command talks to its user")]
 
 mod code;
 mod docs;
+mod peers;
 mod requirements;
 mod tidy;
 mod tree;
@@ -30,7 +32,8 @@ fn command(words: &[&str]) -> Result<()> {
         ["tidy"] => tidy(),
         ["docs"] => docs::write(&root()),
         ["docs", "--check"] => docs::check(&root()),
-        _ => bail!("usage: cargo xtask tidy | docs [--check]"),
+        ["bench-peers", options @ ..] => peers::bench(&root(), options),
+        _ => bail!("usage: cargo xtask tidy | docs [--check] | bench-peers [OPTIONS]"),
     }
 }
 

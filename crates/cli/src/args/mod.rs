@@ -224,18 +224,32 @@ pub struct EvalArgs {
 pub struct BenchArgs {
     #[arg(value_name = "MODEL", help = MODEL_HELP)]
     pub name: Option<String>,
-    /// Tokens of the prefill test; 0 leaves it out
-    #[arg(short = 'p', long, value_name = "N", default_value_t = 512, allow_negative_numbers = true,
+    /// Tokens of the prefill test, several with commas; 0 leaves it out
+    #[arg(short = 'p', long, value_name = "N", default_value = "512", value_delimiter = ',',
+        allow_negative_numbers = true, value_parser = from_zero)]
+    pub prompt: Vec<usize>,
+    /// Tokens of the decode test, several with commas; 0 leaves it out
+    #[arg(short = 'n', long = "gen", value_name = "N", default_value = "64", value_delimiter = ',',
+        allow_negative_numbers = true, value_parser = from_zero)]
+    pub generate: Vec<usize>,
+    /// Tokens that are in the cache before a test starts, several with commas: every test runs at each depth
+    #[arg(short, long, value_name = "N", default_value = "0", value_delimiter = ',', allow_negative_numbers = true,
         value_parser = from_zero)]
-    pub prompt: usize,
-    /// Tokens of the decode test; 0 leaves it out
-    #[arg(short = 'n', long = "gen", value_name = "N", default_value_t = 64, allow_negative_numbers = true,
-        value_parser = from_zero)]
-    pub generate: usize,
+    pub depth: Vec<usize>,
+    /// Sequences of the decode test that get a token each per step, several with commas; the rate is that of all together
+    #[arg(long, value_name = "N", default_value = "1", value_delimiter = ',', allow_negative_numbers = true,
+        value_parser = parse_threads)]
+    pub batch: Vec<usize>,
     /// Repetitions
     #[arg(short, long, value_name = "N", default_value_t = 5, allow_negative_numbers = true,
         value_parser = parse_threads)]
     pub reps: usize,
+    /// Run each test once more and tell where its time went, by kind of operation
+    #[arg(long)]
+    pub ops: bool,
+    /// Only measure what this machine's threads can read and multiply; no model is needed
+    #[arg(long, conflicts_with_all = ["name", "model", "prompt", "generate", "depth", "batch", "reps", "ops"])]
+    pub ceilings: bool,
     /// Print one JSON object per test
     #[arg(long)]
     pub json: bool,

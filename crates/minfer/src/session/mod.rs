@@ -12,8 +12,8 @@ use crate::kv_cache::{KvCache, SeqId};
 use crate::model::Model;
 use crate::plans::stage_plan;
 use minfer_graph::{
-    BackendScheduler, Counters, Graph, GraphAllocator, InputKind, KvStorage, NodeId, PAGE, Plan,
-    SchedulerOptions, Step, StepDims, trace_plan,
+    BackendScheduler, Counters, Graph, GraphAllocator, InputKind, KvStorage, NodeId, NodeObserver, NodeRun,
+    PAGE, Plan, SchedulerOptions, Step, StepDims, trace_plan,
 };
 use minfer_models::Stage;
 use options::{HEAD_SLICE, max_outputs};
@@ -24,13 +24,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Takes a token's index and its logits, `[n_vocab]`.
 pub type EachRow<'a> = dyn FnMut(usize, &[f32]) -> Result<(), Error> + 'a;
 
-/// What a caller can say while a call runs.
+/// Told of every node of a step after it ran, with the step's extents: three numbers for each sequence, the first of its
+/// tokens in the batch, their number, and the position of the first.
+pub type StepObserver<'a> = dyn Fn(&NodeRun<'_>, &[i32]) + 'a;
+
+/// What a caller can say and see while a call runs.
 #[derive(Clone, Copy, Default)]
 pub struct Control<'a> {
     /// Set from elsewhere to stop between nodes; the sequences are then as before the call.
     pub cancel: Option<&'a AtomicBool>,
     /// Called with tokens done and tokens in all after each step.
     pub progress: Option<&'a dyn Fn(usize, usize)>,
+    /// Told of every node, which is then run by itself: what profiles are made of. Bits don't change, times do a little.
+    pub observe: Option<&'a StepObserver<'a>>,
 }
 
 impl Control<'_> {
@@ -367,7 +373,13 @@ impl Session {
                 c.alloc.fill_input_i32(&c.plan, &mut backends, node, values)?;
             }
         }
-        let step = Step { kv_pages: d.kv_pages, cancel: control.cancel, ..Step::new(dims) };
+        let told = |run: &NodeRun<'_>| {
+            if let Some(observe) = control.observe {
+                observe(run, &d.extents);
+            }
+        };
+        let observe = control.observe.is_some().then_some(&told as &NodeObserver<'_>);
+        let step = Step { kv_pages: d.kv_pages, cancel: control.cancel, observe, ..Step::new(dims) };
         let done = self.scheduler.execute(&c.plan, &mut c.alloc, &mut backends, step);
         done.map_err(|e| Error::in_step(e, self.scheduler.progress(), &c.plan))?;
         drop(backends);

@@ -216,7 +216,7 @@ impl Chat {
                 sampler: &mut self.sampler,
                 options: &options,
                 overflow: self.overflow,
-                control: Control { cancel: Some(interrupt), progress: None },
+                control: Control { cancel: Some(interrupt), ..Control::default() },
                 on_text: &mut |said| {
                     if !screen.said(said) {
                         interrupt.store(true, Ordering::Relaxed);

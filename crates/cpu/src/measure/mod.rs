@@ -1,13 +1,18 @@
 //! Short measurements of the machine: how fast its threads read memory, and how fast they multiply. What a forecast
-//! of a model's speed starts from.
+//! of a model's speed starts from, and what a benchmark is held against.
 
-use crate::matmul::{Activations, Input, PackedWeight, Region, matmul};
+mod ceiling;
+mod read;
+
+pub use ceiling::multiply_add_ceiling;
+pub use read::{ReadProbe, read_rate};
+
+use crate::matmul::{Activations, Input, PackedWeight, matmul};
 use crate::pool::Pool;
 use crate::simd::Isa;
 use minfer_gguf::TensorType;
 use minfer_graph::{ActPrecision, BackendError, WeightSpec};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long each measurement goes on, once it is warm.
@@ -78,46 +83,6 @@ fn weight(ty: TensorType, cols: usize, bytes: usize, pool: &Pool) -> Result<Pack
     PackedWeight::pack(&spec, &vec![0; spec.rows * row], pool)
 }
 
-/// Bytes per second that the threads together read from memory, doing next to nothing with them, over and over from
-/// a region of `bytes` (at most 128 MiB); takes a fraction of a second.
-///
-/// # Errors
-/// No memory.
-pub fn read_rate(pool: &Pool, bytes: usize) -> Result<f64, BackendError> {
-    let bytes = bytes.clamp(LEAST_BYTES, MOST_BYTES);
-    Ok(bytes as f64 / read_seconds(pool, bytes)?)
-}
-
-/// Seconds of reading a region of memory once: the sum of its words.
-fn read_seconds(pool: &Pool, bytes: usize) -> Result<f64, BackendError> {
-    const CHUNK: usize = 256 << 10;
-    let mut region = Region::new(bytes)?;
-    // Memory that was never written is one page of zeros, however often.
-    region.bytes_mut().fill(1);
-    let bytes = region.bytes();
-    let total = AtomicU64::new(0);
-    let seconds = median_seconds(|| {
-        pool.chunks(bytes.len(), CHUNK, |range| {
-            total.fetch_add(sum(&bytes[range]), Ordering::Relaxed);
-        });
-        Ok(())
-    });
-    black_box(total.into_inner());
-    seconds
-}
-
-/// The sum of the bytes' words, several at a time so that additions don't wait for each other.
-fn sum(bytes: &[u8]) -> u64 {
-    const LANES: usize = 16;
-    let mut sums = [0u64; LANES];
-    for line in bytes.chunks_exact(8 * LANES) {
-        for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
-            *sum = sum.wrapping_add(u64::from_le_bytes(*word));
-        }
-    }
-    sums.into_iter().fold(0, u64::wrapping_add)
-}
-
 /// The median time of a run, over [`TIME`] after a run to warm up.
 fn median_seconds(mut run: impl FnMut() -> Result<(), BackendError>) -> Result<f64, BackendError> {
     run()?;
@@ -134,23 +99,16 @@ fn median_seconds(mut run: impl FnMut() -> Result<(), BackendError>) -> Result<f
 
 #[cfg(test)]
 mod tests {
-    use super::{Products, product_rate, read_rate, sum};
+    use super::{Products, product_rate};
     use crate::Isa;
     use crate::pool::Pool;
     use minfer_gguf::TensorType;
     use minfer_graph::ActPrecision;
 
     #[test]
-    fn sums_words() {
-        let bytes: Vec<u8> = (0..64u64).flat_map(u64::to_le_bytes).collect();
-        assert_eq!(sum(&bytes), 63 * 32);
-    }
-
-    #[test]
     fn rates_are_those_of_a_computer() {
         let pool = Pool::new(2);
         let plausible = |rate: f64| assert!((1e6..1e14).contains(&rate), "{rate}");
-        plausible(read_rate(&pool, 1).unwrap());
         let precision = ActPrecision::Int8;
         for (ty, tokens) in [(TensorType::F32, 1), (TensorType::Q4K, 1), (TensorType::Q4K, 8)] {
             let products = Products { ty, cols: 256, bytes: 1 << 20, tokens, precision };
