@@ -45,7 +45,7 @@ fn weights_that_get_no_memory_end_with_5_and_the_size() {
     let folder = tempfile::tempdir().unwrap();
     let path = large_model(folder.path());
     for (load, kib, mentions) in
-        [("read", 200_000, "MB"), ("mmap", 400_000, "MB"), ("mmap", 720_000, "bytes")]
+        [("read", 200_000, "bytes"), ("mmap", 400_000, "MB"), ("mmap", 720_000, "bytes")]
     {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", &format!("ulimit -v {kib}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_minfer")]);

@@ -9,7 +9,7 @@ use crate::pool::Pool;
 use crate::simd::Isa;
 use minfer_graph::{
     Backend, BackendError, BackendTag, BufferId, BufferRules, BufferSlice, Capture, Graph, KvPair,
-    MemoryInfo, Node, NodeCall, NodeId, Unsupported, WeightSpec,
+    MemoryInfo, Node, NodeCall, NodeId, Unsupported, WeightBytes, WeightSpec,
 };
 use std::sync::Arc;
 
@@ -120,7 +120,11 @@ impl Backend for CpuBackend {
     }
 
     fn load_weight(&mut self, spec: &WeightSpec, data: &[u8]) -> Result<(), BackendError> {
-        self.weights.load(spec, data, &self.pool)
+        self.weights.load(spec, &data, &self.pool)
+    }
+
+    fn load_weight_from(&mut self, spec: &WeightSpec, bytes: &dyn WeightBytes) -> Result<(), BackendError> {
+        self.weights.load(spec, bytes, &self.pool)
     }
 
     fn copy_pages(&mut self, kv: KvPair, pages: &[(usize, usize)]) -> Result<(), BackendError> {

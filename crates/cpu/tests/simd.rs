@@ -85,6 +85,11 @@ fn ints<S: Simd>(s: S, a: &[u8; 32], b: &[u8; 32], q: i32) -> Vec<u8> {
         s.and(x, y),
         s.lookup(s.load_bytes(&[&a[..16], &a[..16]].concat()), s.and(y, s.splat_u8(15))),
         s.or(x, y),
+        s.eq_u8(s.and(x, s.splat_u8(3)), s.and(y, s.splat_u8(3))),
+        s.load_halves(&a[5..], &b[16..]),
+        s.transpose_u8(x),
+        s.transpose_u16(x),
+        s.shr_u16_by(x, usize::from(b[0] & 15)),
         s.shl_i16::<3>(x),
         s.shr_u16::<5>(x),
         s.shl_i32::<7>(x),
@@ -103,8 +108,9 @@ fn ints<S: Simd>(s: S, a: &[u8; 32], b: &[u8; 32], q: i32) -> Vec<u8> {
         s.to_bits(s.pow2(s.shr_i32::<25>(x))),
         s.to_bits(s.from_bits(x)),
     ];
-    let mut out = vec![0; 32 * v.len()];
-    for (v, out) in v.iter().zip(out.chunks_exact_mut(32)) {
+    let rows = s.transpose_i32([x, y, lanes[2], lanes[3], low, v[1], v[2], v[3]]);
+    let mut out = vec![0; 32 * (v.len() + rows.len())];
+    for (v, out) in v.iter().chain(&rows).zip(out.chunks_exact_mut(32)) {
         s.store_bytes(*v, out);
     }
     out

@@ -4,6 +4,7 @@ use crate::error::BackendError;
 use crate::graph::{Graph, Node, NodeId, WeightSpec};
 use crate::kv_type::KvTypes;
 use crate::shape::StepDims;
+use crate::weight_bytes::WeightBytes;
 use std::fmt;
 
 /// Family of devices.
@@ -191,6 +192,15 @@ pub trait Backend: Send {
 
     /// Makes a weight available under its name. `data` holds the file's bytes.
     fn load_weight(&mut self, spec: &WeightSpec, data: &[u8]) -> Result<(), BackendError>;
+
+    /// As [`Backend::load_weight`], from bytes that may still be in a file. A backend that needn't have all of them in
+    /// memory at once reads them in pieces.
+    fn load_weight_from(&mut self, spec: &WeightSpec, bytes: &dyn WeightBytes) -> Result<(), BackendError> {
+        match bytes.slice() {
+            Some(data) => self.load_weight(spec, data),
+            None => self.load_weight(spec, &bytes.to_vec()?),
+        }
+    }
 
     /// Copies whole KV pages within a layer's regions, `(from, to)` each.
     fn copy_pages(&mut self, kv: KvPair, pages: &[(usize, usize)]) -> Result<(), BackendError>;

@@ -134,6 +134,9 @@ pub enum BackendError {
     /// Not enough memory.
     #[error("out of memory: {0} bytes")]
     OutOfMemory(usize),
+    /// A weight's bytes could not be read.
+    #[error("{0}")]
+    Read(String),
     /// Host access to bytes that queued work still writes.
     #[error("read of a pending buffer: {0}")]
     Pending(String),

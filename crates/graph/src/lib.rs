@@ -33,6 +33,7 @@ mod shape;
 mod split;
 mod traffic;
 mod verify;
+mod weight_bytes;
 
 pub use alloc::GraphAllocator;
 pub use assign::{PlacementHint, Refusal, assign};
@@ -70,3 +71,4 @@ pub use shape::{DType, Dim, Shape, StepDims};
 pub use split::{Split, split_graph};
 pub use traffic::{CrossCopy, ONE_TOKEN, copied_bytes, cross_copies};
 pub use verify::{topo_order, verify, verify_assigned};
+pub use weight_bytes::WeightBytes;

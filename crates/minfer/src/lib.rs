@@ -38,6 +38,7 @@ mod model;
 mod placement;
 mod plans;
 mod profile;
+mod reader;
 mod sampler;
 mod session;
 mod speed;

@@ -3,15 +3,17 @@
 use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
 use crate::mapped::Mapped;
-use minfer_graph::{BackendTag, Backends, WeightSpec};
+use crate::reader::Reader;
+use minfer_graph::{BackendError, BackendTag, Backends, WeightBytes, WeightSpec};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// How the file's bytes are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoadMode {
-    /// Read one tensor after the other. The default: survives a file that shrinks meanwhile.
+    /// Read the tensors, each in pieces by several threads. The default: survives a file that shrinks meanwhile.
     #[default]
     Read,
     /// Map the file. The weights are packed into memory of their own all the same; the file's pages come on top until the
@@ -29,37 +31,55 @@ pub struct LoadProgress {
 }
 
 /// An open file.
-enum Bytes {
-    Read { file: File, scratch: Vec<u8> },
+enum Opened {
+    Read(Reader),
     Mapped(Mapped),
 }
 
-impl Bytes {
-    fn open(path: &Path, mode: LoadMode) -> Result<Self, Error> {
+impl Opened {
+    fn new(path: &Path, mode: LoadMode) -> Result<Self, Error> {
         let fail = |e| read_error(path, e);
-        let handle = File::open(path).map_err(fail)?;
+        let file = File::open(path).map_err(fail)?;
         Ok(match mode {
-            LoadMode::Read => Bytes::Read { file: handle, scratch: Vec::new() },
-            LoadMode::Mmap => Bytes::Mapped(Mapped::new(&handle).map_err(fail)?),
+            LoadMode::Read => Opened::Read(Reader::new(file)),
+            LoadMode::Mmap => Opened::Mapped(Mapped::new(&file).map_err(fail)?),
         })
     }
+}
 
-    fn range(&mut self, offset: u64, len: usize) -> std::io::Result<&[u8]> {
-        match self {
-            Bytes::Read { file, scratch } => {
-                scratch.try_reserve_exact(len.saturating_sub(scratch.len()))?;
-                scratch.resize(len, 0);
-                file.seek(SeekFrom::Start(offset))?;
-                file.read_exact(scratch)?;
-                Ok(scratch)
-            }
-            Bytes::Mapped(map) => {
-                let start = usize::try_from(offset).map_err(std::io::Error::other)?;
-                let range = start..start.saturating_add(len);
-                map.bytes().get(range).ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+/// A tensor's bytes in an open file.
+struct InFile<'a> {
+    file: &'a Opened,
+    offset: u64,
+    len: usize,
+}
+
+impl WeightBytes for InFile<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
+        let failed = |e: std::io::Error| BackendError::Read(e.to_string());
+        match self.file {
+            Opened::Read(reader) => reader.read(self.offset + offset as u64, out).map_err(failed),
+            Opened::Mapped(map) => {
+                let bytes = map.range(self.offset, self.len).ok_or_else(|| failed(cut_short()))?;
+                bytes.read(offset, out)
             }
         }
     }
+
+    fn slice(&self) -> Option<&[u8]> {
+        match self.file {
+            Opened::Read(_) => None,
+            Opened::Mapped(map) => map.range(self.offset, self.len),
+        }
+    }
+}
+
+fn cut_short() -> std::io::Error {
+    std::io::ErrorKind::UnexpectedEof.into()
 }
 
 /// Loads every weight onto the devices that use it, in the order of execution: there a step finds them one behind the
@@ -76,25 +96,24 @@ pub(crate) fn load_weights(
         list.push((place(file, spec)?, spec, tags));
     }
     let total = list.iter().map(|(place, ..)| place.bytes).sum();
-    let mut open: Option<(usize, Bytes)> = None;
+    let mut open: BTreeMap<usize, Opened> = BTreeMap::new();
     let mut done = 0;
     progress(LoadProgress { done, total });
     for (place, spec, tags) in list {
         let len = usize::try_from(place.bytes)
             .map_err(|_| Error::new(ErrorKind::Memory, format!("tensor `{}` is too large", spec.name)))?;
         let path = file.part(place.part);
-        let bytes = match &mut open {
-            Some((part, bytes)) if *part == place.part => bytes,
-            other => &mut other.insert((place.part, Bytes::open(path, mode)?)).1,
+        let opened = match open.entry(place.part) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Opened::new(path, mode)?),
         };
-        let data = bytes.range(place.offset, len).map_err(|e| match e.kind() {
-            std::io::ErrorKind::OutOfMemory => no_memory(&spec.name, place.bytes),
-            _ => Error::model(path, e),
-        })?;
+        let bytes = InFile { file: opened, offset: place.offset, len };
         for &tag in tags {
-            let backend = backends.get_mut(tag)?;
-            let loaded = backend.load_weight(spec, data);
-            loaded.map_err(|e| e.allocating(tag, format_args!("the weight `{}`", spec.name)))?;
+            let loaded = backends.get_mut(tag)?.load_weight_from(spec, &bytes);
+            loaded.map_err(|e| match e {
+                BackendError::Read(_) => Error::model(path, e),
+                e => e.allocating(tag, format_args!("the weight `{}`", spec.name)).into(),
+            })?;
         }
         done += place.bytes;
         progress(LoadProgress { done, total });
@@ -110,11 +129,6 @@ fn read_error(path: &Path, e: std::io::Error) -> Error {
     let size =
         std::fs::metadata(path).map_or(String::new(), |m| format!(" of {:.1} MB", m.len() as f64 / 1e6));
     Error::new(ErrorKind::Memory, format!("{}: no memory to map a file{size}", path.display()))
-}
-
-fn no_memory(tensor: &str, bytes: u64) -> Error {
-    let message = format!("no memory to read the {:.1} MB of the tensor `{tensor}`", bytes as f64 / 1e6);
-    Error::new(ErrorKind::Memory, message)
 }
 
 /// Where a weight's bytes are.

@@ -17,7 +17,9 @@ impl Mapped {
         Ok(Mapped(map))
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+    /// Bytes of the file, if it has them.
+    pub(crate) fn range(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let start = usize::try_from(offset).ok()?;
+        self.0.get(start..start.checked_add(len)?)
     }
 }

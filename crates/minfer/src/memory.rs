@@ -50,10 +50,14 @@ impl DeviceMemory {
         self.kv.saturating_add(self.arenas).saturating_add(self.scratch)
     }
 
-    /// Whether its memory is the host's: the CPU, and the device for tests that runs over it.
     fn in_host(&self) -> bool {
-        matches!(self.device.kind, BackendKind::Cpu | BackendKind::Chaos)
+        in_host(self.device)
     }
+}
+
+/// Whether a device's memory is the host's: the CPU, and the device for tests that runs over it.
+fn in_host(device: BackendTag) -> bool {
+    matches!(device.kind, BackendKind::Cpu | BackendKind::Chaos)
 }
 
 /// What a run takes, by device, and what the program itself takes.
@@ -63,7 +67,8 @@ pub struct MemoryForecast {
     pub devices: Vec<DeviceMemory>,
     /// Vocabulary and metadata.
     pub tokenizer: u64,
-    /// The largest tensor once more: it is read before it is placed. 0 if the file is mapped.
+    /// The largest tensor of the devices with memory of their own once more: it is read whole before it is placed. The
+    /// host's weights are read in small pieces. 0 if the file is mapped.
     pub loading: u64,
     /// Pages of the file while it is mapped, which the system can take back. 0 if the file is read.
     pub mapped: u64,
@@ -150,11 +155,18 @@ pub fn forecast(
     let (planned, devices) = device_memory(&spec, options, layout, &backends)?;
     let sizes = spec.weights().into_iter().filter_map(WeightSpec::bytes);
     let (loading, mapped) = match load {
-        LoadMode::Read => (sizes.max().unwrap_or(0), 0),
+        LoadMode::Read => (largest_elsewhere(&spec, layout, &backends)?, 0),
         LoadMode::Mmap => (0, sizes.sum()),
     };
     let tokenizer = metadata_bytes(file);
     Ok((planned, MemoryForecast { devices, tokenizer, loading, mapped, program: PROGRAM }))
+}
+
+/// Bytes of the largest weight on a device with memory of its own.
+fn largest_elsewhere(spec: &ModelSpec, layout: &Layout, backends: &Backends) -> Result<u64, Error> {
+    let Homes { weights, .. } = layout.homes(spec, backends)?;
+    let elsewhere = weights.iter().filter(|(_, tags)| tags.iter().any(|&tag| !in_host(tag)));
+    Ok(elsewhere.filter_map(|(weight, _)| weight.bytes()).max().unwrap_or(0))
 }
 
 /// The plan of the largest step and what each device takes, the CPU first.

@@ -100,7 +100,7 @@ impl From<CacheType> for KvType {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Load {
-    /// Read one tensor after the other
+    /// Read it in pieces
     Read,
     /// Map the file: its pages come on top of the packed weights, about as much again, until the system takes them back
     /// (`minfer plan --load mmap`)

@@ -144,9 +144,11 @@ fn memory_text(r: &Report) -> String {
     text += "memory of the program\n";
     text += &row("vocabulary, metadata", m.tokenizer);
     text += &row("program", m.program);
-    let while_loading =
-        if m.mapped > 0 { ("file, mapped", m.mapped) } else { ("largest tensor, read", m.loading) };
-    text += &row(while_loading.0, while_loading.1);
+    for (what, bytes) in [("file, mapped", m.mapped), ("largest tensor, read", m.loading)] {
+        if bytes > 0 {
+            text += &row(what, bytes);
+        }
+    }
     text += if m.devices.len() == 1 { "in all\n" } else { "memory of the host in all\n" };
     text += &row("most while loading", m.loading_peak());
     text += &row("most", m.peak());

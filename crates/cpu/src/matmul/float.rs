@@ -10,7 +10,7 @@ use minfer_gguf::TensorType;
 /// Columns between prefetches are counted in bytes: this far ahead.
 const AHEAD: usize = 2048;
 
-/// A type of plain numbers.
+/// A type of plain numbers, of two or four bytes.
 pub trait Float: 'static {
     /// The type in the file.
     const TYPE: TensorType;
@@ -87,11 +87,26 @@ pub fn tile<S: Simd, F: Float, const G: usize, const T: usize>(
     acc
 }
 
-/// Writes `rows` (up to 8, missing ones stay zero) as a group.
+/// Writes 8 rows of the file (empty ones stay zero) as a group.
 #[inline(always)]
-pub fn pack<F: Float>(rows: &[&[u8]], group: &mut [u8]) {
-    for (r, row) in rows.iter().enumerate() {
-        for (x, out) in row.chunks_exact(F::SIZE).zip(group.chunks_exact_mut(8 * F::SIZE)) {
+pub fn pack<S: Simd, F: Float>(s: S, rows: &[&[u8]; 8], group: &mut [u8]) {
+    // Eight words of each row at a time, of one number or of two; then what is left.
+    let bytes = rows[0].len() / 32 * 32;
+    for (at, out) in (0..bytes).step_by(32).zip(group.chunks_exact_mut(32 * 8)) {
+        let mut words = [s.splat_u8(0); 8];
+        for (words, row) in words.iter_mut().zip(rows) {
+            if !row.is_empty() {
+                *words = s.load_bytes(&row[at..]);
+            }
+        }
+        for (columns, out) in s.transpose_i32(words).into_iter().zip(out.chunks_exact_mut(32)) {
+            let columns = if F::SIZE == 2 { s.transpose_u16(columns) } else { columns };
+            s.store_bytes(columns, out);
+        }
+    }
+    for (r, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_empty()) {
+        let rest = row[bytes..].chunks_exact(F::SIZE);
+        for (x, out) in rest.zip(group[8 * bytes..].chunks_exact_mut(8 * F::SIZE)) {
             out[r * F::SIZE..][..F::SIZE].copy_from_slice(x);
         }
     }

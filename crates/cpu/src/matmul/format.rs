@@ -110,8 +110,8 @@ pub trait Format: 'static {
     /// The header, decoded as far as the blocks share it.
     type Head<S: Simd>: Copy;
 
-    /// Codes of the 32 columns `sub` of a file's block.
-    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK];
+    /// Codes of the 32 columns `sub` of a file's block, a byte each.
+    fn codes<S: Simd>(s: S, block: &[u8], sub: usize) -> S::I;
 
     /// Inverse of [`Format::codes`] on a block whose codes are still zero.
     fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]);
@@ -123,7 +123,7 @@ pub trait Format: 'static {
     }
 
     /// Writes the header of 8 blocks of the file.
-    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]);
+    fn pack_head<S: Simd>(s: S, blocks: [&[u8]; 8], head: &mut [u8]);
 
     /// Writes one row's part of the header back to a file's block.
     fn put_head(head: &[u8], row: usize, block: &mut [u8]);
@@ -139,20 +139,14 @@ pub trait Format: 'static {
 #[inline(always)]
 pub fn pack_block<S: Simd, F: Format>(s: S, blocks: [&[u8]; 8], packed: &mut [u8]) {
     let (head, planes) = packed[..F::BYTES].split_at_mut(F::HEAD);
-    F::pack_head(blocks, head);
+    F::pack_head(s, blocks, head);
     for (sub, out) in planes.chunks_exact_mut(F::Bits::BYTES).enumerate() {
-        // Rows of codes to groups: a transposition of four-byte lanes.
-        let mut lanes = [0; 32 * 8];
-        for (r, block) in blocks.iter().enumerate() {
-            for (j, four) in F::codes(block, sub).as_chunks::<4>().0.iter().enumerate() {
-                lanes[32 * j + 4 * r..][..4].copy_from_slice(four);
-            }
+        let mut rows = [s.splat_u8(0); 8];
+        for (row, block) in rows.iter_mut().zip(blocks) {
+            *row = F::codes(s, block, sub);
         }
-        let mut groups = [s.splat_u8(0); 8];
-        for (group, lanes) in groups.iter_mut().zip(lanes.chunks_exact(32)) {
-            *group = s.load_bytes(lanes);
-        }
-        F::Bits::pack(s, &groups, out);
+        // A group has the same four columns of all rows.
+        F::Bits::pack(s, &s.transpose_i32(rows), out);
     }
 }
 
@@ -195,8 +189,23 @@ pub(super) use with_format;
 #[cfg(test)]
 mod tests {
     use super::{Format, pack_block, unpack_block};
-    use crate::simd::Scalar;
+    use crate::dispatch;
+    use crate::simd::{Isa, Kernel, Scalar, Simd};
     use minfer_gguf::TensorType;
+    use std::marker::PhantomData;
+
+    /// Packs 8 rows with any instruction set.
+    struct Pack<'a, F>(&'a [u8], &'a mut [u8], PhantomData<F>);
+
+    impl<F: Format> Kernel for Pack<'_, F> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            let rows = std::array::from_fn(|r| &self.0[r * F::TYPE.block_bytes()..][..F::TYPE.block_bytes()]);
+            pack_block::<S, F>(s, rows, self.1);
+        }
+    }
 
     /// Packs random blocks of 8 rows and compares each row's bytes.
     fn round_trip<F: Format>(state: &mut u32) {
@@ -209,7 +218,12 @@ mod tests {
                 })
                 .collect();
             let mut packed = vec![0; F::BYTES];
-            pack_block::<Scalar, F>(Scalar, std::array::from_fn(|r| &bytes[r * len..][..len]), &mut packed);
+            Scalar.run(Pack::<F>(&bytes, &mut packed, PhantomData));
+            for isa in Isa::available() {
+                let mut same = vec![0; F::BYTES];
+                dispatch!(isa, s => s.run(Pack::<F>(&bytes, &mut same, PhantomData)));
+                assert!(same == packed, "{} with {isa}", F::TYPE);
+            }
             for (r, want) in bytes.chunks_exact(len).enumerate() {
                 let mut block = vec![0; len];
                 unpack_block::<F>(&packed, r, &mut block);

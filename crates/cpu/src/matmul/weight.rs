@@ -8,7 +8,9 @@ use crate::dispatch;
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Simd};
 use minfer_gguf::TensorType;
-use minfer_graph::{BackendError, WeightSpec};
+use minfer_graph::{BackendError, WeightBytes, WeightSpec};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Rows per group.
 pub const GROUP: usize = 8;
@@ -39,17 +41,18 @@ impl PackedWeight {
     /// [`BackendError::Unsupported`] for a type without kernels, [`BackendError::BadWeight`] if the shape and the bytes don't fit the
     /// type, [`BackendError::OutOfMemory`].
     pub fn pack(spec: &WeightSpec, data: &[u8], pool: &Pool) -> Result<PackedWeight, BackendError> {
-        PackedWeight::pack_with(spec, data, pool, Region::new)
+        PackedWeight::pack_with(spec, &data, pool, Region::new)
     }
 
-    /// As [`PackedWeight::pack`], into memory of an arena.
+    /// As [`PackedWeight::pack`], into memory of an arena. What is still in a file is read in pieces by the threads that
+    /// pack them.
     ///
     /// # Errors
     ///
-    /// As [`PackedWeight::pack`].
+    /// As [`PackedWeight::pack`], or the bytes can't be read.
     pub(crate) fn pack_in(
         spec: &WeightSpec,
-        data: &[u8],
+        data: &dyn WeightBytes,
         pool: &Pool,
         arena: &mut Arena,
     ) -> Result<PackedWeight, BackendError> {
@@ -58,7 +61,7 @@ impl PackedWeight {
 
     fn pack_with(
         spec: &WeightSpec,
-        data: &[u8],
+        data: &dyn WeightBytes,
         pool: &Pool,
         region: impl FnOnce(usize) -> Result<Region, BackendError>,
     ) -> Result<PackedWeight, BackendError> {
@@ -78,26 +81,34 @@ impl PackedWeight {
         let len = groups.checked_mul(group_bytes).ok_or(BackendError::OutOfMemory(usize::MAX))?;
         let mut weight = PackedWeight { ty, rows, cols, group_bytes, region: region(len)? };
         if len > 0 {
-            weight.fill(data, row_bytes, pool);
+            weight.fill(data, row_bytes, pool)?;
         }
         Ok(weight)
     }
 
-    fn fill(&mut self, data: &[u8], row_bytes: usize, pool: &Pool) {
+    fn fill(&mut self, data: &dyn WeightBytes, row_bytes: usize, pool: &Pool) -> Result<(), BackendError> {
         let (ty, rows, group_bytes) = (self.ty, self.rows, self.group_bytes);
         let isa = Isa::detect();
         let out = SharedMut::new(self.region.bytes_mut());
-        // About 256 KiB per piece.
-        let chunk = (1usize << 18).div_ceil(group_bytes);
-        pool.chunks(rows.div_ceil(GROUP), chunk, |range| {
-            for g in range {
-                // SAFETY: chunks don't overlap, so each group is written by one thread.
-                let group = unsafe { out.range(g * group_bytes..(g + 1) * group_bytes) };
-                let first = g * GROUP;
-                let data = &data[first * row_bytes..(first + GROUP).min(rows) * row_bytes];
-                dispatch!(isa, s => s.run(PackGroup { ty, data, row_bytes, group }));
+        let whole = data.slice();
+        let scratch: Mutex<Vec<Vec<u8>>> = Mutex::default();
+        let failed: Mutex<Option<BackendError>> = Mutex::default();
+        pool.chunks(rows.div_ceil(GROUP), PIECE.div_ceil(group_bytes), |groups| {
+            let first = groups.start * GROUP;
+            let bytes = first * row_bytes..(groups.end * GROUP).min(rows) * row_bytes;
+            // SAFETY: chunks don't overlap, so each group is written by one thread.
+            let packed = unsafe { out.range(groups.start * group_bytes..groups.end * group_bytes) };
+            if let Some(data) = whole {
+                return dispatch!(isa, s => s.run(PackGroups { ty, data: &data[bytes], row_bytes, packed }));
             }
+            let mut piece = lock(&scratch).pop().unwrap_or_default();
+            match read_piece(data, bytes, &mut piece) {
+                Ok(()) => dispatch!(isa, s => s.run(PackGroups { ty, data: &piece, row_bytes, packed })),
+                Err(e) => *lock(&failed) = Some(e),
+            }
+            lock(&scratch).push(piece);
         });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
     /// Type in the file.
@@ -157,38 +168,101 @@ impl PackedWeight {
     }
 }
 
-/// Packs up to 8 rows; missing ones become zeros.
-struct PackGroup<'a> {
+/// Bytes that a thread reads and packs at a time: they stay in its cache in between.
+const PIECE: usize = 128 << 10;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads a range of a weight's bytes into a list.
+fn read_piece(data: &dyn WeightBytes, range: Range<usize>, piece: &mut Vec<u8>) -> Result<(), BackendError> {
+    let more = range.len().saturating_sub(piece.len());
+    piece.try_reserve_exact(more).map_err(|_| BackendError::OutOfMemory(range.len()))?;
+    piece.resize(range.len(), 0);
+    data.read(range.start, piece)
+}
+
+/// Packs groups of 8 rows; rows that the last one lacks become zeros.
+struct PackGroups<'a> {
     ty: TensorType,
     /// The rows that are there.
     data: &'a [u8],
     row_bytes: usize,
-    group: &'a mut [u8],
+    packed: &'a mut [u8],
 }
 
-impl Kernel for PackGroup<'_> {
+impl Kernel for PackGroups<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let PackGroup { ty, data, row_bytes, group } = self;
+        let PackGroups { ty, data, row_bytes, packed } = self;
+        let groups = data.chunks(GROUP * row_bytes).zip(packed.chunks_exact_mut(GROUP * row_bytes));
         with_format!(ty, F => {
             let len = F::TYPE.block_bytes();
             let zeros = [0; MAX_BLOCK];
-            for (i, packed) in group.chunks_exact_mut(F::BYTES).enumerate() {
-                let mut blocks = [&zeros[..len]; GROUP];
-                for (r, block) in blocks.iter_mut().enumerate() {
-                    let start = r * row_bytes + i * len;
-                    *block = data.get(start..start + len).unwrap_or(*block);
+            for (data, group) in groups {
+                for (i, packed) in group.chunks_exact_mut(F::BYTES).enumerate() {
+                    let mut blocks = [&zeros[..len]; GROUP];
+                    for (r, block) in blocks.iter_mut().enumerate() {
+                        let start = r * row_bytes + i * len;
+                        *block = data.get(start..start + len).unwrap_or(*block);
+                    }
+                    pack_block::<S, F>(s, blocks, packed);
                 }
-                pack_block::<S, F>(s, blocks, packed);
             }
         }, else => with_float!(ty, F => {
-            let mut rows: [&[u8]; GROUP] = [&[]; GROUP];
-            for (row, data) in rows.iter_mut().zip(data.chunks_exact(row_bytes)) {
-                *row = data;
+            for (data, group) in groups {
+                let mut rows: [&[u8]; GROUP] = [&[]; GROUP];
+                for (row, data) in rows.iter_mut().zip(data.chunks_exact(row_bytes)) {
+                    *row = data;
+                }
+                float::pack::<S, F>(s, &rows, group);
             }
-            float::pack::<F>(&rows, group);
         }, else => ()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PIECE, PackedWeight};
+    use crate::matmul::Arena;
+    use crate::pool::Pool;
+    use minfer_gguf::TensorType;
+    use minfer_graph::{BackendError, WeightBytes, WeightSpec};
+
+    /// Bytes that are read in pieces, up to where they break off.
+    struct Read<'a>(&'a [u8], usize);
+
+    impl WeightBytes for Read<'_> {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
+            assert!(out.len() < 2 * PIECE);
+            if offset + out.len() > self.1 {
+                return Err(BackendError::Read("broken off".into()));
+            }
+            self.0.read(offset, out)
+        }
+    }
+
+    #[test]
+    fn pieces_of_a_file_become_the_same_weight() {
+        let (pool, mut arena) = (Pool::new(2), Arena::default());
+        for (ty, rows, cols) in
+            [(TensorType::Q5K, 1003, 768), (TensorType::F16, 77, 3001), (TensorType::Q8_0, 5, 32)]
+        {
+            let spec = WeightSpec::new("w", ty, rows, cols);
+            let len = rows * ty.row_bytes(cols).unwrap();
+            let data: Vec<u8> = (0..len).map(|i| (i * i / 7) as u8).collect();
+            let want = PackedWeight::pack(&spec, &data, &pool).unwrap();
+            let got = PackedWeight::pack_in(&spec, &Read(&data, len), &pool, &mut arena).unwrap();
+            assert!(got.region.bytes() == want.region.bytes(), "{ty}");
+            let broken = PackedWeight::pack_in(&spec, &Read(&data, len - 1), &pool, &mut arena);
+            assert!(matches!(broken, Err(BackendError::Read(_))));
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::matmul::{Arena, PackedWeight};
 use crate::pool::Pool;
 use minfer_gguf::decode_row;
-use minfer_graph::{BackendError, Graph, Unsupported, WeightId, WeightSpec};
+use minfer_graph::{BackendError, Graph, Unsupported, WeightBytes, WeightId, WeightSpec};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -25,7 +25,12 @@ pub struct Weights {
 
 impl Weights {
     /// Decodes or packs a weight; a second load under the same name replaces the first, whose memory stays taken.
-    pub fn load(&mut self, spec: &WeightSpec, data: &[u8], pool: &Pool) -> Result<(), BackendError> {
+    pub fn load(
+        &mut self,
+        spec: &WeightSpec,
+        data: &dyn WeightBytes,
+        pool: &Pool,
+    ) -> Result<(), BackendError> {
         let bad = |reason: String| BackendError::BadWeight { name: spec.name.clone(), reason };
         let row_bytes = spec.ty.row_bytes(spec.cols);
         if row_bytes.and_then(|b| b.checked_mul(spec.rows)) != Some(data.len()) {
@@ -36,9 +41,8 @@ impl Weights {
         let weight = if spec.rows == 1 {
             let mut values = with_room(spec.cols)?;
             values.resize(spec.cols, 0.0);
-            decode_row(spec.ty, data, &mut values).map_err(|e| bad(e.to_string()))?;
-            let mut bytes = with_room(data.len())?;
-            bytes.extend_from_slice(data);
+            let bytes = data.to_vec()?;
+            decode_row(spec.ty, &bytes, &mut values).map_err(|e| bad(e.to_string()))?;
             Weight::Row { values, bytes, matrix: OnceLock::new() }
         } else {
             Weight::Matrix(PackedWeight::pack_in(spec, data, pool, &mut self.arena)?)

@@ -3,19 +3,21 @@
 use super::{Kernel, Simd};
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
-    _mm_add_ps, _mm_add_ss, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128,
-    _mm_max_epi32, _mm_max_ps, _mm_max_ss, _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch, _mm_shuffle_epi32,
-    _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256,
-    _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
-    _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
-    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_cvtps_ph, _mm256_div_ps,
-    _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_epi32, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps,
-    _mm256_or_si256, _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permutevar8x32_epi32, _mm256_round_ps,
-    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi8,
-    _mm256_setr_epi32, _mm256_shuffle_epi8, _mm256_sign_epi8, _mm256_slli_epi16, _mm256_slli_epi32,
-    _mm256_srai_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_epi32,
-    _mm256_sub_ps, _mm256_xor_ps,
+    _mm_add_ps, _mm_add_ss, _mm_cvtsi32_si128, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64,
+    _mm_loadu_si128, _mm_max_epi32, _mm_max_ps, _mm_max_ss, _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch,
+    _mm_shuffle_epi32, _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps,
+    _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi128_si256,
+    _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cmpeq_epi8, _mm256_cvtepi8_epi32,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32,
+    _mm256_cvtps_ph, _mm256_div_ps, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps,
+    _mm256_inserti128_si256, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+    _mm256_max_epi32, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_or_si256, _mm256_packs_epi16,
+    _mm256_packs_epi32, _mm256_permute2x128_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
+    _mm256_round_ps, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setr_epi8, _mm256_setr_epi32, _mm256_shuffle_epi8, _mm256_sign_epi8, _mm256_slli_epi16,
+    _mm256_slli_epi32, _mm256_srai_epi32, _mm256_srl_epi16, _mm256_srli_epi16, _mm256_storeu_ps,
+    _mm256_storeu_si256, _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64,
+    _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_ps,
 };
 
 /// Token of AVX2, FMA and F16C.
@@ -182,6 +184,15 @@ impl Simd for Avx2 {
         unsafe { _mm256_loadu_si256(x.as_ptr().cast()) }
     }
     #[inline(always)]
+    fn load_halves(self, low: &[u8], high: &[u8]) -> __m256i {
+        let (low, high) = (&low[..16], &high[..16]);
+        // SAFETY: as in `load_bytes`, with 16 bytes of each.
+        unsafe {
+            let (low, high) = (_mm_loadu_si128(low.as_ptr().cast()), _mm_loadu_si128(high.as_ptr().cast()));
+            _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
+        }
+    }
+    #[inline(always)]
     fn store_bytes(self, v: __m256i, out: &mut [u8]) {
         let out = &mut out[..32];
         // SAFETY: as in `load_bytes`.
@@ -204,6 +215,47 @@ impl Simd for Avx2 {
         avx!(_mm256_or_si256(a, b))
     }
     #[inline(always)]
+    fn eq_u8(self, a: __m256i, b: __m256i) -> __m256i {
+        avx!(_mm256_cmpeq_epi8(a, b))
+    }
+    #[inline(always)]
+    fn transpose_i32(self, x: [__m256i; 8]) -> [__m256i; 8] {
+        // Pairs of lanes, then of pairs, within 128-bit halves; then of halves.
+        let [a0, a1, a2, a3] = avx!(transpose_quarters([x[0], x[1], x[2], x[3]]));
+        let [b0, b1, b2, b3] = avx!(transpose_quarters([x[4], x[5], x[6], x[7]]));
+        avx!([
+            _mm256_permute2x128_si256::<0x20>(a0, b0),
+            _mm256_permute2x128_si256::<0x20>(a1, b1),
+            _mm256_permute2x128_si256::<0x20>(a2, b2),
+            _mm256_permute2x128_si256::<0x20>(a3, b3),
+            _mm256_permute2x128_si256::<0x31>(a0, b0),
+            _mm256_permute2x128_si256::<0x31>(a1, b1),
+            _mm256_permute2x128_si256::<0x31>(a2, b2),
+            _mm256_permute2x128_si256::<0x31>(a3, b3),
+        ])
+    }
+    #[inline(always)]
+    fn transpose_u8(self, a: __m256i) -> __m256i {
+        avx!({
+            let columns = _mm256_setr_epi8(
+                0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14,
+                3, 7, 11, 15,
+            );
+            let a = _mm256_shuffle_epi8(a, columns);
+            _mm256_permutevar8x32_epi32(a, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
+        })
+    }
+    #[inline(always)]
+    fn transpose_u16(self, a: __m256i) -> __m256i {
+        avx!({
+            let columns = _mm256_setr_epi8(
+                0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7,
+                10, 11, 14, 15,
+            );
+            _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_shuffle_epi8(a, columns))
+        })
+    }
+    #[inline(always)]
     fn lookup(self, table: __m256i, index: __m256i) -> __m256i {
         avx!(_mm256_shuffle_epi8(table, index))
     }
@@ -214,6 +266,10 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn shr_u16<const N: i32>(self, a: __m256i) -> __m256i {
         avx!(_mm256_srli_epi16::<N>(a))
+    }
+    #[inline(always)]
+    fn shr_u16_by(self, a: __m256i, n: usize) -> __m256i {
+        avx!(_mm256_srl_epi16(a, _mm_cvtsi32_si128(n as i32)))
     }
     #[inline(always)]
     fn shl_i32<const N: i32>(self, a: __m256i) -> __m256i {
@@ -308,6 +364,20 @@ fn load8(x: &[u8]) -> __m128i {
     let x = &x[..8];
     // SAFETY: SSE2 is part of x86-64 and 8 bytes are in bounds.
     unsafe { _mm_loadl_epi64(x.as_ptr().cast()) }
+}
+
+/// Four vectors transposed as 32-bit lanes within each of their halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn transpose_quarters([x0, x1, x2, x3]: [__m256i; 4]) -> [__m256i; 4] {
+    let (low0, high0) = (_mm256_unpacklo_epi32(x0, x1), _mm256_unpackhi_epi32(x0, x1));
+    let (low1, high1) = (_mm256_unpacklo_epi32(x2, x3), _mm256_unpackhi_epi32(x2, x3));
+    [
+        _mm256_unpacklo_epi64(low0, low1),
+        _mm256_unpackhi_epi64(low0, low1),
+        _mm256_unpacklo_epi64(high0, high1),
+        _mm256_unpackhi_epi64(high0, high1),
+    ]
 }
 
 /// Keeps the compiler from turning a chain of additions into a tree, for which it would load all

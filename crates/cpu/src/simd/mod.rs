@@ -238,6 +238,8 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
 
     /// The first 32 bytes.
     fn load_bytes(self, x: &[u8]) -> Self::I;
+    /// The first 16 bytes of each.
+    fn load_halves(self, low: &[u8], high: &[u8]) -> Self::I;
     /// Writes the first 32 bytes.
     fn store_bytes(self, v: Self::I, out: &mut [u8]);
     /// All bytes `x`.
@@ -248,12 +250,22 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     fn and(self, a: Self::I, b: Self::I) -> Self::I;
     /// Bitwise or.
     fn or(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Bytes of ones where the bytes are equal, of zeros elsewhere.
+    fn eq_u8(self, a: Self::I, b: Self::I) -> Self::I;
+    /// The 32-bit lane `i` of vector `j` becomes lane `j` of vector `i`.
+    fn transpose_i32(self, x: [Self::I; 8]) -> [Self::I; 8];
+    /// Byte `4 i + j` becomes byte `8 j + i`: eight rows of four bytes become four of eight.
+    fn transpose_u8(self, a: Self::I) -> Self::I;
+    /// 16-bit lane `2 i + j` becomes lane `8 j + i`: eight rows of two become two of eight.
+    fn transpose_u16(self, a: Self::I) -> Self::I;
     /// The byte of a 16-byte table for each byte of `index`, all of them below 16. The table stands twice in `table`.
     fn lookup(self, table: Self::I, index: Self::I) -> Self::I;
     /// 16-bit lanes shifted left.
     fn shl_i16<const N: i32>(self, a: Self::I) -> Self::I;
     /// 16-bit lanes shifted right, zeros coming in.
     fn shr_u16<const N: i32>(self, a: Self::I) -> Self::I;
+    /// As [`Simd::shr_u16`], by less than 16.
+    fn shr_u16_by(self, a: Self::I, n: usize) -> Self::I;
     /// 32-bit lanes shifted left.
     fn shl_i32<const N: i32>(self, a: Self::I) -> Self::I;
     /// 32-bit lanes shifted right, the sign coming in.

@@ -198,6 +198,11 @@ impl Simd for Scalar {
         I256(std::array::from_fn(|i| x[i]))
     }
     #[inline(always)]
+    fn load_halves(self, low: &[u8], high: &[u8]) -> I256 {
+        let (low, high) = (&low[..16], &high[..16]);
+        I256(std::array::from_fn(|i| if i < 16 { low[i] } else { high[i - 16] }))
+    }
+    #[inline(always)]
     fn store_bytes(self, v: I256, out: &mut [u8]) {
         out[..32].copy_from_slice(&v.0);
     }
@@ -218,6 +223,22 @@ impl Simd for Scalar {
         I256(std::array::from_fn(|i| a.0[i] | b.0[i]))
     }
     #[inline(always)]
+    fn eq_u8(self, a: I256, b: I256) -> I256 {
+        I256(std::array::from_fn(|i| if a.0[i] == b.0[i] { 0xff } else { 0 }))
+    }
+    #[inline(always)]
+    fn transpose_i32(self, x: [I256; 8]) -> [I256; 8] {
+        std::array::from_fn(|i| I256(std::array::from_fn(|b| x[b / 4].0[4 * i + b % 4])))
+    }
+    #[inline(always)]
+    fn transpose_u8(self, a: I256) -> I256 {
+        I256(std::array::from_fn(|b| a.0[4 * (b % 8) + b / 8]))
+    }
+    #[inline(always)]
+    fn transpose_u16(self, a: I256) -> I256 {
+        I256(std::array::from_fn(|b| a.0[4 * (b / 2 % 8) + 2 * (b / 16) + b % 2]))
+    }
+    #[inline(always)]
     fn lookup(self, table: I256, index: I256) -> I256 {
         I256(std::array::from_fn(|i| table.0[usize::from(index.0[i] & 15)]))
     }
@@ -228,6 +249,10 @@ impl Simd for Scalar {
     #[inline(always)]
     fn shr_u16<const N: i32>(self, a: I256) -> I256 {
         a.map_i16(|x| (x.cast_unsigned() >> N).cast_signed())
+    }
+    #[inline(always)]
+    fn shr_u16_by(self, a: I256, n: usize) -> I256 {
+        a.map_i16(|x| (x.cast_unsigned() >> n).cast_signed())
     }
     #[inline(always)]
     fn shl_i32<const N: i32>(self, a: I256) -> I256 {

@@ -17,6 +17,7 @@ use crate::backend::{
 use crate::error::BackendError;
 use crate::graph::{Graph, Node, NodeId, WeightSpec};
 use crate::op::Op;
+use crate::weight_bytes::WeightBytes;
 use queue::{Command, Queued, Recording, overlap};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -314,6 +315,11 @@ impl<B: Backend> Backend for Chaos<B> {
     fn load_weight(&mut self, spec: &WeightSpec, data: &[u8]) -> Result<(), BackendError> {
         self.alive()?;
         self.inner.load_weight(spec, data)
+    }
+
+    fn load_weight_from(&mut self, spec: &WeightSpec, bytes: &dyn WeightBytes) -> Result<(), BackendError> {
+        self.alive()?;
+        self.inner.load_weight_from(spec, bytes)
     }
 
     fn copy_pages(&mut self, kv: KvPair, pages: &[(usize, usize)]) -> Result<(), BackendError> {

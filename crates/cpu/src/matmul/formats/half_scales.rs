@@ -11,6 +11,16 @@ pub fn pack(blocks: [&[u8]; 8], at: usize, head: &mut [u8]) {
     }
 }
 
+/// Copies the two halves at the start of each block: 32 bytes.
+#[inline(always)]
+pub fn pack_two<S: Simd>(s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
+    let mut words = [0; 32];
+    for (block, out) in blocks.iter().zip(words.chunks_exact_mut(4)) {
+        out.copy_from_slice(&block[..4]);
+    }
+    s.store_bytes(s.transpose_u16(s.load_bytes(&words)), head);
+}
+
 /// Copies a row's two bytes back.
 pub fn put(head: &[u8], row: usize, block: &mut [u8], at: usize) {
     block[at..at + 2].copy_from_slice(&head[2 * row..][..2]);
@@ -34,9 +44,26 @@ pub fn scales<S: Simd>(s: S, scale: S::F, minimum: S::F) -> Scales<S> {
 
 /// Codes of 16 bytes: low nibbles, then high ones.
 #[inline(always)]
-pub fn nibbles(bytes: &[u8]) -> [u8; BLOCK] {
-    let bytes = &bytes[..16];
-    std::array::from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
+pub fn nibbles<S: Simd>(s: S, bytes: &[u8]) -> S::I {
+    let twice = s.load_halves(bytes, bytes);
+    s.or(
+        s.and(twice, s.load_bytes(&LOW_THEN_NONE)),
+        s.and(s.shr_u16::<4>(twice), s.load_bytes(&NONE_THEN_LOW)),
+    )
+}
+
+/// Masks of [`nibbles`].
+const LOW_THEN_NONE: [u8; 32] = halves(15, 0);
+const NONE_THEN_LOW: [u8; 32] = halves(0, 15);
+
+const fn halves(first: u8, second: u8) -> [u8; 32] {
+    let mut bytes = [first; 32];
+    let mut i = 16;
+    while i < 32 {
+        bytes[i] = second;
+        i += 1;
+    }
+    bytes
 }
 
 /// Inverse of [`nibbles`]; higher bits are dropped.
@@ -48,10 +75,26 @@ pub fn put_nibbles(bytes: &mut [u8], codes: &[u8; BLOCK]) {
 
 /// Codes of five bits: a word of fifth bits, then nibbles.
 #[inline(always)]
-pub fn fives(bytes: &[u8]) -> [u8; BLOCK] {
-    let fifth = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    let low = nibbles(&bytes[4..]);
-    std::array::from_fn(|i| low[i] | ((fifth >> i & 1) << 4) as u8)
+pub fn fives<S: Simd>(s: S, bytes: &[u8]) -> S::I {
+    let word = s.splat_i32(i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+    // Each column's byte of the word, then its bit there.
+    let (byte, bit) = (s.lookup(word, s.load_bytes(&BYTE_OF_WORD)), s.load_bytes(&BIT_OF_BYTE));
+    let fifth = s.and(s.eq_u8(s.and(byte, bit), bit), s.splat_u8(0x10));
+    s.or(nibbles(s, &bytes[4..]), fifth)
+}
+
+/// For column `i`: its byte `i / 8` of a word, its bit `i % 8` there.
+const BYTE_OF_WORD: [u8; 32] = columns(false);
+const BIT_OF_BYTE: [u8; 32] = columns(true);
+
+const fn columns(bit: bool) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        bytes[i] = if bit { 1 << (i % 8) } else { (i / 8) as u8 };
+        i += 1;
+    }
+    bytes
 }
 
 /// Inverse of [`fives`].
@@ -73,7 +116,7 @@ macro_rules! alone {
         type Head<S: $crate::simd::Simd> = ();
 
         #[inline(always)]
-        fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
+        fn pack_head<S: $crate::simd::Simd>(_s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
             $crate::matmul::formats::half_scales::pack(blocks, 0, head);
         }
 

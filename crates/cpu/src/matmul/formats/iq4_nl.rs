@@ -20,8 +20,8 @@ impl Format for Iq4Nl {
     const LARGEST: usize = 255;
 
     #[inline(always)]
-    fn codes(block: &[u8], _sub: usize) -> [u8; BLOCK] {
-        half_scales::nibbles(&block[2..])
+    fn codes<S: Simd>(s: S, block: &[u8], _sub: usize) -> S::I {
+        half_scales::nibbles(s, &block[2..])
     }
 
     fn put_codes(block: &mut [u8], _sub: usize, codes: &[u8; BLOCK]) {

@@ -36,8 +36,8 @@ impl Format for Iq4Xs {
     type Head<S: Simd> = Head<S>;
 
     #[inline(always)]
-    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK] {
-        half_scales::nibbles(&block[8 + 16 * sub..])
+    fn codes<S: Simd>(s: S, block: &[u8], sub: usize) -> S::I {
+        half_scales::nibbles(s, &block[8 + 16 * sub..])
     }
 
     fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]) {
@@ -50,7 +50,7 @@ impl Format for Iq4Xs {
     }
 
     #[inline(always)]
-    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
+    fn pack_head<S: Simd>(_s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
         half_scales::pack(blocks, 0, &mut head[..LOW]);
         head[LOW..Self::HEAD].fill(0);
         for (row, block) in blocks.iter().enumerate() {

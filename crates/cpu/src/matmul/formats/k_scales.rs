@@ -3,10 +3,10 @@
 //! Packed: `d` of the rows, `dmin` of the rows, then three vectors whose lane `8 sub + row` (`sub < 4`) holds the low
 //! nibbles of scale `sub` and `sub + 4`, the same of the minima, and the two upper bits of all four.
 
-use super::half_scales;
+use super::{byte_scales, half_scales};
 use crate::matmul::format::Scales;
 use crate::simd::Simd;
-use minfer_gguf::{k_scales, pack_k_scales};
+use minfer_gguf::pack_k_scales;
 
 /// Bytes of the header.
 pub const HEAD: usize = 128;
@@ -22,20 +22,17 @@ pub struct Head<S: Simd> {
 
 /// Packs the headers of 8 blocks.
 #[inline(always)]
-pub fn pack(blocks: [&[u8]; 8], head: &mut [u8]) {
-    half_scales::pack(blocks, 0, &mut head[..16]);
-    half_scales::pack(blocks, 2, &mut head[16..32]);
-    for (row, block) in blocks.iter().enumerate() {
-        let (scale, minimum) = k_scales(&std::array::from_fn(|i| block[4 + i]));
-        for sub in 0..4 {
-            let lane = 32 + 8 * sub + row;
-            head[lane] = scale[sub] & 15 | scale[sub + 4] << 4;
-            head[lane + 32] = minimum[sub] & 15 | minimum[sub + 4] << 4;
-            head[lane + 64] = scale[sub] >> 4
-                | scale[sub + 4] >> 4 << 2
-                | minimum[sub] >> 4 << 4
-                | minimum[sub + 4] >> 4 << 6;
-        }
+pub fn pack<S: Simd>(s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
+    // Byte `sub` of a word: scale `sub` with two bits of scale `sub + 4` above; the same of the minima; the low nibbles of
+    // both numbers `sub + 4`. See `minfer_gguf::k_scales`.
+    let [halves, scale, minimum, later] = byte_scales::words(s, blocks, 0);
+    let (low, high) = (s.splat_u8(15), s.splat_u8(0xf0));
+    let scales = s.or(s.and(scale, low), s.and(s.shl_i16::<4>(later), high));
+    let minima = s.or(s.and(minimum, low), s.and(later, high));
+    let upper = s.or(s.and(s.shr_u16::<4>(scale), low), s.and(minimum, high));
+    s.store_bytes(s.transpose_u16(halves), head);
+    for (words, out) in [scales, minima, upper].into_iter().zip(head[32..].chunks_exact_mut(32)) {
+        s.store_bytes(s.transpose_u8(words), out);
     }
 }
 

@@ -23,8 +23,8 @@ impl Format for Mxfp4 {
     type Head<S: Simd> = ();
 
     #[inline(always)]
-    fn codes(block: &[u8], _sub: usize) -> [u8; BLOCK] {
-        half_scales::nibbles(&block[1..])
+    fn codes<S: Simd>(s: S, block: &[u8], _sub: usize) -> S::I {
+        half_scales::nibbles(s, &block[1..])
     }
 
     fn put_codes(block: &mut [u8], _sub: usize, codes: &[u8; BLOCK]) {
@@ -37,8 +37,8 @@ impl Format for Mxfp4 {
     }
 
     #[inline(always)]
-    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
-        byte_scales::pack(blocks, 0, head);
+    fn pack_head<S: Simd>(_s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
+        byte_scales::pack_one(blocks, 0, head);
     }
 
     fn put_head(head: &[u8], row: usize, block: &mut [u8]) {

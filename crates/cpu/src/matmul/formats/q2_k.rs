@@ -26,10 +26,8 @@ impl Format for Q2K {
     type Head<S: Simd> = (S::F, S::F);
 
     #[inline(always)]
-    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK] {
-        let bytes = &block[LEVELS + 32 * (sub / 4)..][..32];
-        let shift = 2 * (sub % 4);
-        std::array::from_fn(|i| bytes[i] >> shift & 3)
+    fn codes<S: Simd>(s: S, block: &[u8], sub: usize) -> S::I {
+        s.and(s.shr_u16_by(s.load_bytes(&block[LEVELS + 32 * (sub / 4)..]), 2 * (sub % 4)), s.splat_u8(3))
     }
 
     fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]) {
@@ -39,10 +37,10 @@ impl Format for Q2K {
     }
 
     #[inline(always)]
-    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
+    fn pack_head<S: Simd>(s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
         half_scales::pack(blocks, D, &mut head[..16]);
         half_scales::pack(blocks, DMIN, &mut head[16..32]);
-        byte_scales::pack(blocks, 0, &mut head[32..]);
+        byte_scales::pack(s, blocks, 0, &mut head[32..]);
     }
 
     fn put_head(head: &[u8], row: usize, block: &mut [u8]) {

@@ -45,10 +45,10 @@ impl Format for Q3K {
     type Head<S: Simd> = Head<S>;
 
     #[inline(always)]
-    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK] {
-        let (third, low) = (&block[..32], &block[LOW + 32 * (sub / 4)..][..32]);
-        let shift = 2 * (sub % 4);
-        std::array::from_fn(|i| low[i] >> shift & 3 | (third[i] >> sub & 1) << 2)
+    fn codes<S: Simd>(s: S, block: &[u8], sub: usize) -> S::I {
+        let (third, low) = (s.load_bytes(block), s.load_bytes(&block[LOW + 32 * (sub / 4)..]));
+        let third = s.and(s.shr_u16_by(third, sub), s.splat_u8(1));
+        s.or(s.and(s.shr_u16_by(low, 2 * (sub % 4)), s.splat_u8(3)), s.shl_i16::<2>(third))
     }
 
     fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]) {
@@ -68,7 +68,7 @@ impl Format for Q3K {
     }
 
     #[inline(always)]
-    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
+    fn pack_head<S: Simd>(_s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
         half_scales::pack(blocks, D, &mut head[..16]);
         let mut table = [0; 128];
         for (row, block) in blocks.iter().enumerate() {

@@ -18,8 +18,8 @@ impl Format for Q4_1 {
     type Head<S: Simd> = ();
 
     #[inline(always)]
-    fn codes(block: &[u8], _sub: usize) -> [u8; BLOCK] {
-        half_scales::nibbles(&block[4..])
+    fn codes<S: Simd>(s: S, block: &[u8], _sub: usize) -> S::I {
+        half_scales::nibbles(s, &block[4..])
     }
 
     fn put_codes(block: &mut [u8], _sub: usize, codes: &[u8; BLOCK]) {
@@ -27,9 +27,8 @@ impl Format for Q4_1 {
     }
 
     #[inline(always)]
-    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
-        half_scales::pack(blocks, 0, &mut head[..16]);
-        half_scales::pack(blocks, 2, &mut head[16..]);
+    fn pack_head<S: Simd>(s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
+        half_scales::pack_two(s, blocks, head);
     }
 
     fn put_head(head: &[u8], row: usize, block: &mut [u8]) {

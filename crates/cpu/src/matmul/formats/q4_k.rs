@@ -18,10 +18,8 @@ impl Format for Q4K {
     type Head<S: Simd> = k_scales::Head<S>;
 
     #[inline(always)]
-    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK] {
-        let bytes = &block[16 + 32 * (sub / 2)..][..32];
-        let shift = 4 * (sub % 2);
-        std::array::from_fn(|i| bytes[i] >> shift & 15)
+    fn codes<S: Simd>(s: S, block: &[u8], sub: usize) -> S::I {
+        s.and(s.shr_u16_by(s.load_bytes(&block[16 + 32 * (sub / 2)..]), 4 * (sub % 2)), s.splat_u8(15))
     }
 
     fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]) {
@@ -31,8 +29,8 @@ impl Format for Q4K {
     }
 
     #[inline(always)]
-    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
-        k_scales::pack(blocks, head);
+    fn pack_head<S: Simd>(s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
+        k_scales::pack(s, blocks, head);
     }
 
     fn put_head(head: &[u8], row: usize, block: &mut [u8]) {

@@ -3,6 +3,7 @@
 use super::half_scales;
 use crate::matmul::format::{BLOCK, Format, Product};
 use crate::matmul::planes::Bits5;
+use crate::simd::Simd;
 use minfer_gguf::TensorType;
 
 /// The format.
@@ -14,8 +15,8 @@ impl Format for Q5_0 {
     const PRODUCT: Product = Product::Zero16;
 
     #[inline(always)]
-    fn codes(block: &[u8], _sub: usize) -> [u8; BLOCK] {
-        half_scales::fives(&block[2..])
+    fn codes<S: Simd>(s: S, block: &[u8], _sub: usize) -> S::I {
+        half_scales::fives(s, &block[2..])
     }
 
     fn put_codes(block: &mut [u8], _sub: usize, codes: &[u8; BLOCK]) {

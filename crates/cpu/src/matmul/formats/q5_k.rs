@@ -18,10 +18,10 @@ impl Format for Q5K {
     type Head<S: Simd> = k_scales::Head<S>;
 
     #[inline(always)]
-    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK] {
-        let (fifth, low) = (&block[16..48], &block[48 + 32 * (sub / 2)..][..32]);
-        let shift = 4 * (sub % 2);
-        std::array::from_fn(|i| low[i] >> shift & 15 | (fifth[i] >> sub & 1) << 4)
+    fn codes<S: Simd>(s: S, block: &[u8], sub: usize) -> S::I {
+        let (fifth, low) = (s.load_bytes(&block[16..]), s.load_bytes(&block[48 + 32 * (sub / 2)..]));
+        let fifth = s.and(s.shr_u16_by(fifth, sub), s.splat_u8(1));
+        s.or(s.and(s.shr_u16_by(low, 4 * (sub % 2)), s.splat_u8(15)), s.shl_i16::<4>(fifth))
     }
 
     fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]) {
@@ -32,8 +32,8 @@ impl Format for Q5K {
     }
 
     #[inline(always)]
-    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
-        k_scales::pack(blocks, head);
+    fn pack_head<S: Simd>(s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
+        k_scales::pack(s, blocks, head);
     }
 
     fn put_head(head: &[u8], row: usize, block: &mut [u8]) {

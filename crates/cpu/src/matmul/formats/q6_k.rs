@@ -24,11 +24,11 @@ impl Format for Q6K {
     type Head<S: Simd> = S::F;
 
     #[inline(always)]
-    fn codes(block: &[u8], sub: usize) -> [u8; BLOCK] {
-        let low = &block[64 * (sub / 4) + 32 * (sub % 2)..][..32];
-        let high = &block[128 + 32 * (sub / 4)..][..32];
-        let (low_shift, high_shift) = (4 * (sub / 2 % 2), 2 * (sub % 4));
-        std::array::from_fn(|i| low[i] >> low_shift & 15 | (high[i] >> high_shift & 3) << 4)
+    fn codes<S: Simd>(s: S, block: &[u8], sub: usize) -> S::I {
+        let low = s.load_bytes(&block[64 * (sub / 4) + 32 * (sub % 2)..]);
+        let high = s.load_bytes(&block[128 + 32 * (sub / 4)..]);
+        let high = s.and(s.shr_u16_by(high, 2 * (sub % 4)), s.splat_u8(3));
+        s.or(s.and(s.shr_u16_by(low, 4 * (sub / 2 % 2)), s.splat_u8(15)), s.shl_i16::<4>(high))
     }
 
     fn put_codes(block: &mut [u8], sub: usize, codes: &[u8; BLOCK]) {
@@ -39,9 +39,9 @@ impl Format for Q6K {
     }
 
     #[inline(always)]
-    fn pack_head(blocks: [&[u8]; 8], head: &mut [u8]) {
+    fn pack_head<S: Simd>(s: S, blocks: [&[u8]; 8], head: &mut [u8]) {
         half_scales::pack(blocks, D, &mut head[..16]);
-        byte_scales::pack(blocks, SCALES, &mut head[16..]);
+        byte_scales::pack(s, blocks, SCALES, &mut head[16..]);
     }
 
     fn put_head(head: &[u8], row: usize, block: &mut [u8]) {

@@ -3,6 +3,7 @@
 use super::half_scales;
 use crate::matmul::format::{BLOCK, Format, Product};
 use crate::matmul::planes::Bits8;
+use crate::simd::Simd;
 use minfer_gguf::TensorType;
 
 /// The format.
@@ -14,9 +15,8 @@ impl Format for Q8_0 {
     const PRODUCT: Product = Product::Signed;
 
     #[inline(always)]
-    fn codes(block: &[u8], _sub: usize) -> [u8; BLOCK] {
-        let bytes = &block[2..];
-        std::array::from_fn(|i| bytes[i])
+    fn codes<S: Simd>(s: S, block: &[u8], _sub: usize) -> S::I {
+        s.load_bytes(&block[2..])
     }
 
     fn put_codes(block: &mut [u8], _sub: usize, codes: &[u8; BLOCK]) {

@@ -1,0 +1,57 @@
+//! Where a backend gets a weight's bytes from.
+
+use crate::error::BackendError;
+
+/// The bytes of a weight, in memory or in a file. Several threads may read at once.
+pub trait WeightBytes: Sync {
+    /// How many.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`BackendError::Read`], for a range outside the weight too.
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError>;
+
+    /// All of them, if they are in memory.
+    fn slice(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// All of them in a list.
+    ///
+    /// # Errors
+    /// As [`WeightBytes::read`], or [`BackendError::OutOfMemory`].
+    fn to_vec(&self) -> Result<Vec<u8>, BackendError> {
+        let len = self.len();
+        let mut list = Vec::new();
+        list.try_reserve_exact(len).map_err(|_| BackendError::OutOfMemory(len))?;
+        list.resize(len, 0);
+        self.read(0, &mut list)?;
+        Ok(list)
+    }
+}
+
+impl WeightBytes for &[u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
+        let range = offset..offset.saturating_add(out.len());
+        let found = self.get(range.clone()).ok_or_else(|| {
+            BackendError::Read(format!("bytes {} to {} of {}", range.start, range.end, <[u8]>::len(self)))
+        })?;
+        out.copy_from_slice(found);
+        Ok(())
+    }
+
+    fn slice(&self) -> Option<&[u8]> {
+        Some(self)
+    }
+}
