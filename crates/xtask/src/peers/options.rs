@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// How it is called.
 const USAGE: &str = "usage: cargo xtask bench-peers [--models smollm2,gemma3,qwen2.5] \
-[--rows plain,deep,one,batch,start] [--engines ik,ik-rtr,llamacpp] [--rounds 7] [--threads 2] [--minfer FILE] \
+[--rows plain,deep,one,batch,start] [--engines ik,ik-rtr,llamacpp] [--rounds 7] [--threads 2] [--drift 10] [--minfer FILE] \
 [--folder DIR] [--json FILE] [--from FILE]";
 
 /// The options.
@@ -21,6 +21,8 @@ pub struct Options {
     pub rounds: usize,
     /// Threads of every engine, but where the row has its own.
     pub threads: usize,
+    /// Most that a round's two probes may differ, in percent of the faster one.
+    pub drift: usize,
     /// The program; built if absent.
     pub minfer: Option<PathBuf>,
     /// Folder of the models, else that of `scripts/test-models.sh`.
@@ -43,6 +45,7 @@ impl Options {
             engines: ENGINES.to_vec(),
             rounds: 7,
             threads: 2,
+            drift: 10,
             minfer: None,
             folder: None,
             json: None,
@@ -57,6 +60,7 @@ impl Options {
                 "--engines" => o.engines = chosen(value, ENGINES, |e| e)?.into_iter().copied().collect(),
                 "--rounds" => o.rounds = number(value)?,
                 "--threads" => o.threads = number(value)?,
+                "--drift" => o.drift = number(value)?,
                 "--minfer" => o.minfer = Some(value.into()),
                 "--folder" => o.folder = Some(value.into()),
                 "--json" => o.json = Some(value.into()),

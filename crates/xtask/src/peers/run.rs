@@ -9,8 +9,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Largest difference of a round's two probes, as a part of the larger one.
-const MOST_DRIFT: f64 = 0.1;
 /// Rounds that are tried for each that is to count.
 const TRIES: usize = 3;
 /// Tokens of the prompt for the first token, and a context that holds them.
@@ -97,8 +95,8 @@ fn number(value: &Value, key: &str) -> Result<f64> {
 }
 
 /// Whether a round's probes are close enough to trust what lies between them.
-fn steady(before: f64, after: f64) -> bool {
-    (before - after).abs() <= MOST_DRIFT * before.max(after)
+fn steady(before: f64, after: f64, percent: usize) -> bool {
+    100.0 * (before - after).abs() <= percent as f64 * before.max(after)
 }
 
 impl Runner<'_> {
@@ -128,7 +126,7 @@ impl Runner<'_> {
                 }
             });
             let after = self.probe(row)?;
-            if steady(before, after) {
+            if steady(before, after, self.options.drift) {
                 counted += 1;
                 self.probes.extend([before, after]);
                 collected.add(values);
@@ -343,8 +341,8 @@ mod tests {
 
     #[test]
     fn drift_is_a_part_of_the_faster_probe() {
-        assert!(steady(100.0, 91.0) && steady(91.0, 100.0));
-        assert!(!steady(100.0, 89.0) && !steady(89.0, 100.0));
+        assert!(steady(100.0, 91.0, 10) && steady(91.0, 100.0, 10));
+        assert!(!steady(100.0, 89.0, 10) && !steady(89.0, 100.0, 10));
     }
 
     #[test]
