@@ -4,35 +4,37 @@ use super::{Scalar, Simd};
 
 /// `log2(e)`.
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
-/// `ln(2)` in two parts; the first has few enough bits that its product with any exponent is exact.
-const LN2_HI: f32 = 0.693_359_4;
-const LN2_LO: f32 = -2.121_944_4e-4;
-/// Below this `exp` is 0.
+/// `-ln(2)` in two parts; the first has few enough bits that its product with any exponent is exact.
+const NEG_LN2_HI: f32 = -0.693_359_4;
+const NEG_LN2_LO: f32 = 2.121_944_4e-4;
+/// Below this `exp` is 0. Down to here no result is subnormal.
 const UNDERFLOW: f32 = -87.3;
-/// From here on `exp` is infinite anyway.
-const OVERFLOW: f32 = 89.0;
+/// Above this, the largest value below `128 ln 2`, `exp` is infinite.
+const OVERFLOW: f32 = f32::from_bits(0x42b1_7217);
 
-/// `e^x` in every lane: relative error below 2e-7, 0 for `x < -87.3`, infinite above 88.73, NaN for NaN.
+/// `e^x` in every lane: relative error below 2e-7, 0 for `x < -87.3`, infinite above 88.72, NaN for NaN.
 ///
-/// `x = n ln 2 + r`, `|r| <= ln 2 / 2`; `e^r` is a polynomial of degree 7 and `2^n` is applied in two exact factors, because
-/// `2^128` alone is no f32.
+/// `x = n ln 2 + r`, `|r| <= ln 2 / 2`; `e^r` is a polynomial of degree 7, and `n` is added to its exponent.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
-    // `max` and `min` return their second operand for NaN, which so passes through.
-    let clamped = s.min(s.splat(OVERFLOW), s.max(s.splat(UNDERFLOW), x));
-    let (n, r, q) = reduce(s, clamped);
+    s.select_lt(s.splat(OVERFLOW), x, s.splat(f32::INFINITY), exp_nonpositive(s, x))
+}
+
+/// [`exp`] where no `x` is above 88.72, as that of a score less its maximum.
+#[inline(always)]
+pub fn exp_nonpositive<S: Simd>(s: S, x: S::F) -> S::F {
+    let (n, r, q) = reduce(s, x);
     let p = s.fma(q, r, s.splat(1.0));
-    let half = s.shr_i32::<1>(n);
-    let y = s.mul(s.mul(p, s.pow2(half)), s.pow2(s.sub_i32(n, half)));
-    s.select_lt(x, s.splat(UNDERFLOW), s.zero(), y)
+    // The sum is a normal number wherever it is used. NaN has an `n` without low bits, which leaves it alone.
+    let y = s.from_bits(s.add_i32(s.to_bits(p), s.shl_i32::<23>(n)));
+    s.zero_where_lt(x, s.splat(UNDERFLOW), y)
 }
 
 /// `n`, `r` and `q` with `e^x = 2^n (1 + q r)`.
 #[inline(always)]
 fn reduce<S: Simd>(s: S, x: S::F) -> (S::I, S::F, S::F) {
     let n = s.round_ties_even(s.mul(x, s.splat(LOG2_E)));
-    let neg_n = s.neg(n);
-    let r = s.fma(neg_n, s.splat(LN2_LO), s.fma(neg_n, s.splat(LN2_HI), x));
+    let r = s.fma(n, s.splat(NEG_LN2_LO), s.fma(n, s.splat(NEG_LN2_HI), x));
     let mut q = s.splat(1.0 / 5040.0);
     for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0] {
         q = s.fma(q, r, s.splat(c));

@@ -28,7 +28,7 @@ mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
-pub use math::{exp, exp_f32, fold64, gelu, silu, sum_squares, tanh, tanh_f32};
+pub use math::{exp, exp_f32, exp_nonpositive, fold64, gelu, silu, sum_squares, tanh, tanh_f32};
 pub use scalar::Scalar;
 
 use std::fmt;
@@ -218,6 +218,11 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     fn round_ties_even(self, a: Self::F) -> Self::F;
     /// Lane-wise `a < b ? x : y`; `y` where `a` or `b` is NaN.
     fn select_lt(self, a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
+    /// Lane-wise `a < b ? 0 : y`.
+    #[inline(always)]
+    fn zero_where_lt(self, a: Self::F, b: Self::F, y: Self::F) -> Self::F {
+        self.select_lt(a, b, self.zero(), y)
+    }
     /// The nearest i32, ties to even; `i32::MIN` for NaN and whatever does not fit.
     fn to_i32(self, a: Self::F) -> Self::I;
     /// i32 lanes as f32, rounded to nearest.

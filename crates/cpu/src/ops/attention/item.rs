@@ -1,12 +1,12 @@
 //! One work item: a tile of queries of a sequence that share a KV head, over a range of pages.
 
-use super::page::{GROUP, PageSpace};
-use crate::ops::kv::Region;
+use super::page::{GROUP, PackQueries, Row, Scores, Softmax, Values};
+use super::spans::{Spans, groups};
+use crate::ops::kv::{Line, PANEL, Region};
 use crate::ops::parallel::SharedMut;
-use crate::ops::vector::{Pairwise, zip};
-use crate::simd::{Simd, exp};
+use crate::ops::vector::{Pairwise, load_tail, store_tail, zip};
+use crate::simd::{Kernel, Simd, exp_nonpositive};
 use minfer_graph::{Attention, PAGE};
-use std::array::from_fn;
 use std::ops::Range;
 
 /// A sequence of the batch.
@@ -51,7 +51,7 @@ pub struct Shape<'a> {
     pub head_dim: usize,
     /// Values per value head.
     pub v_dim: usize,
-    /// `v_dim` rounded up to two vectors.
+    /// `v_dim` rounded up to whole panels.
     pub v_padded: usize,
     /// Factor on the dot products.
     pub scale: f32,
@@ -70,7 +70,7 @@ impl<'a> Shape<'a> {
     /// Sizes of an op with its queries and KV regions.
     pub fn new(a: &Attention, sinks: Option<&'a [f32]>, q: &'a [f32], k: Region<'a>, v: Region<'a>) -> Self {
         let Attention { n_head, n_kv_head, head_dim, v_dim, scale, window, softcap, sinks: _, layer: _ } = *a;
-        let v_padded = v_dim.next_multiple_of(16);
+        let v_padded = v_dim.next_multiple_of(PANEL);
         let group = n_head / n_kv_head;
         Shape { n_head, n_kv_head, group, head_dim, v_dim, v_padded, scale, window, softcap, sinks, q, k, v }
     }
@@ -80,23 +80,15 @@ impl<'a> Shape<'a> {
         &self.q[item.head_index(self, row) * self.head_dim..][..self.head_dim]
     }
 
+    /// Index of the item's part of a logical page in the regions.
+    fn head_page(&self, item: &Item<'_>, page: usize) -> usize {
+        // `sequences` checked the table's entries, so none is negative.
+        item.table[page] as usize * self.n_kv_head + item.kv_head
+    }
+
     /// Sink of a row of an item.
     pub fn sink(&self, item: &Item<'_>, row: usize) -> Option<f32> {
         self.sinks.map(|sinks| sinks[item.head_index(self, row) % self.n_head])
-    }
-
-    /// Reads one head of a physical page, V at the positions that some row sees.
-    fn load_page<S: Simd>(
-        &self,
-        s: S,
-        page: usize,
-        head: usize,
-        visible: Range<usize>,
-        space: &mut PageSpace,
-    ) {
-        let index = page * self.n_kv_head + head;
-        self.k.load_k(s, index, self.head_dim, &mut space.k);
-        self.v.load_v(s, index, self.v_dim, visible, self.v_padded, &mut space.v);
     }
 }
 
@@ -138,7 +130,7 @@ impl<'a> Item<'a> {
         (self.first + row / shape.group) * shape.n_head + self.kv_head * shape.group + row % shape.group
     }
 
-    /// Rows that see a page, and what they see of it.
+    /// Rows that see some of a page.
     fn rows_on_page(&self, shape: &Shape<'_>, page: usize) -> Range<usize> {
         let (from, to) = (page * PAGE, (page + 1) * PAGE);
         let first = from.saturating_sub(self.start).min(self.tokens);
@@ -149,11 +141,13 @@ impl<'a> Item<'a> {
         first * shape.group..end.max(first) * shape.group
     }
 
-    /// Positions of a page that a row sees, relative to the page.
-    fn visible(&self, shape: &Shape<'_>, page: usize, row: usize) -> Range<usize> {
-        let position = self.start + row / shape.group;
-        let from = first_visible(position, shape.window).saturating_sub(page * PAGE).min(PAGE);
-        from..(position + 1).saturating_sub(page * PAGE).min(PAGE)
+    /// Positions that a token sees of a page, relative to the page, and whether the page is the first that it sees.
+    fn visible(&self, shape: &Shape<'_>, page: usize, token: usize) -> (Range<usize>, bool) {
+        let position = self.start + token;
+        let first = first_visible(position, shape.window);
+        let from = first.saturating_sub(page * PAGE).min(PAGE);
+        let to = (position + 1).saturating_sub(page * PAGE).min(PAGE);
+        (from..to.max(from), first / PAGE == page)
     }
 
     /// First page that a row sees.
@@ -207,6 +201,17 @@ impl State {
     }
 }
 
+impl StateView<'_> {
+    /// Some of the slots.
+    fn slots(&mut self, slots: Range<usize>, v_padded: usize) -> StateView<'_> {
+        StateView {
+            m: &mut self.m[slots.clone()],
+            l: &mut self.l[slots.clone()],
+            a: &mut self.a[slots.start * v_padded..slots.end * v_padded],
+        }
+    }
+}
+
 impl SharedState<'_> {
     /// Some slots.
     ///
@@ -230,6 +235,84 @@ pub struct Workspace {
     pub page: PageSpace,
 }
 
+/// A tile's queries, a page as f32 and what the rows make of it.
+#[derive(Debug, Default)]
+pub struct PageSpace {
+    /// Group after group `[dim][row]`, see [`Scores`].
+    q: Vec<f32>,
+    /// `[panel][dim]`. Positions that a row does not see may hold anything; they are computed with the others
+    /// and masked.
+    k: Vec<Line>,
+    /// `[panel][pos]`; only the visible positions are up to date.
+    v: Vec<Line>,
+    /// `[row][pos]`: scores, then their exponentials.
+    e: Vec<Row>,
+    spans: Spans,
+    /// Maximum, sum and factors of each row.
+    m: Vec<f32>,
+    l: Vec<f32>,
+    c: Vec<f32>,
+    c_p: Vec<f32>,
+}
+
+impl PageSpace {
+    /// Takes the queries of an item in and makes room for its pages.
+    fn start<S: Simd>(&mut self, s: S, shape: &Shape<'_>, item: &Item<'_>) {
+        let rows = item.rows(shape.group);
+        let dims = shape.head_dim;
+        self.q.resize(rows * dims, 0.0);
+        for group in groups(0..rows) {
+            let mut queries: [&[f32]; GROUP] = [&[]; GROUP];
+            for (q, row) in queries.iter_mut().zip(group.clone()) {
+                *q = shape.query(item, row);
+            }
+            let out = &mut self.q[group.start * dims..group.end * dims];
+            s.run(PackQueries { queries: &queries[..group.len()], out });
+        }
+        self.k.resize(PAGE / PANEL * shape.head_dim, [0.0; PANEL]);
+        self.v.resize(PAGE * shape.v_padded / PANEL, [0.0; PANEL]);
+        self.e.resize(rows, [0.0; PAGE]);
+        for of_rows in [&mut self.m, &mut self.l, &mut self.c, &mut self.c_p] {
+            of_rows.resize(rows, 0.0);
+        }
+    }
+
+    /// Computes the rows of a page and merges them into the state, or enters them if `alone`.
+    fn page<S: Simd>(
+        &mut self,
+        s: S,
+        shape: &Shape<'_>,
+        item: &Item<'_>,
+        page: usize,
+        state: &mut StateView<'_>,
+        alone: bool,
+    ) {
+        let PageSpace { q, k, v, e, spans, m, l, c, c_p } = self;
+        spans.fill(item.tokens, shape.group, |token| {
+            let (seen, first) = item.visible(shape, page, token);
+            (seen, first || alone)
+        });
+        let seen = spans.union();
+        if seen.is_empty() {
+            return;
+        }
+        let index = shape.head_page(item, page);
+        shape.k.load_k(s, index, shape.head_dim, seen.clone(), k);
+        // What is read next arrives while this is computed.
+        shape.v.prefetch(s, index, shape.v_dim);
+        let Shape { head_dim: dims, scale, softcap, .. } = *shape;
+        s.run(Scores { k, dims, q, scale, groups: &spans.groups, e });
+        s.run(Softmax { e, seen: &spans.seen, softcap, m, l });
+        s.run(MergeSums { spans, m, l, state, c, c_p });
+        shape.v.load_v(s, index, shape.v_dim, seen, v);
+        if page + 1 < item.pages.end {
+            shape.k.prefetch(s, shape.head_page(item, page + 1), shape.head_dim);
+        }
+        let a = state.a.as_chunks_mut().0;
+        s.run(Values { v, e, runs: &spans.runs, c, c_p, a });
+    }
+}
+
 /// Computes the rows of an item over a range of its pages.
 ///
 /// With `merge`, slot = row holds the merged result. Without, slot = (page, row) holds each page's own.
@@ -243,33 +326,64 @@ pub fn compute<S: Simd>(
     merge: bool,
 ) {
     let rows = item.rows(shape.group);
-    space.resize(shape.head_dim, shape.v_padded);
+    space.start(s, shape, item);
     for page in pages.clone() {
-        let on_page = item.rows_on_page(shape, page);
-        if on_page.is_empty() {
-            continue;
-        }
-        // `sequences` checked the table's entries, so none is negative.
-        let physical = item.table[page] as usize;
-        let last = item.visible(shape, page, on_page.end - 1).end;
-        let first = item.visible(shape, page, on_page.start).start;
-        shape.load_page(s, physical, item.kv_head, first..last, space);
-        for start in on_page.clone().step_by(GROUP) {
-            let group = start..on_page.end.min(start + GROUP);
-            let q: [&[f32]; GROUP] = from_fn(|i| match group.start + i {
-                row if row < group.end => shape.query(item, row),
-                _ => &[],
-            });
-            let visible: [Range<usize>; GROUP] = from_fn(|i| item.visible(shape, page, group.start + i));
-            space.compute(s, &q[..group.len()], &visible[..group.len()], shape.scale, shape.softcap);
-            for (i, row) in group.clone().enumerate() {
-                let first = !merge || page == item.first_page(shape, row);
-                let slot = if merge { row } else { (page - pages.start) * rows + row };
-                let (m, l, a) = space.partial(i);
-                s.vectorize(|| put(s, state, slot, (m, l, a), first));
+        let first = if merge { 0 } else { (page - pages.start) * rows };
+        space.page(s, shape, item, page, &mut state.slots(first..first + rows, shape.v_padded), !merge);
+    }
+}
+
+/// Merges the maxima and sums of a page's rows into the state, and works out the factors on their values.
+struct MergeSums<'a, 's> {
+    spans: &'a Spans,
+    m: &'a [f32],
+    l: &'a [f32],
+    state: &'a mut StateView<'s>,
+    /// Factor on the earlier pages' values.
+    c: &'a mut [f32],
+    /// Factor on this page's values.
+    c_p: &'a mut [f32],
+}
+
+impl Kernel for MergeSums<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let MergeSums { spans, m, l, state, c, c_p } = self;
+        for (rows, first) in &spans.merges {
+            let (m, l) = (&m[rows.clone()], &l[rows.clone()]);
+            let (m_all, l_all) = (&mut state.m[rows.clone()], &mut state.l[rows.clone()]);
+            if *first {
+                m_all.copy_from_slice(m);
+                l_all.copy_from_slice(l);
+                continue;
+            }
+            let (c, c_p) = (&mut c[rows.clone()], &mut c_p[rows.clone()]);
+            let whole = m.len() - m.len() % 8;
+            for i in (0..whole).step_by(8) {
+                let old = (s.load(&m_all[i..]), s.load(&l_all[i..]));
+                let merged = merge_sums(s, old, (s.load(&m[i..]), s.load(&l[i..])));
+                for (of_rows, x) in [&mut *m_all, &mut *l_all, &mut *c, &mut *c_p].into_iter().zip(merged) {
+                    s.store(x, &mut of_rows[i..]);
+                }
+            }
+            if whole < m.len() {
+                let old = (load_tail(s, &m_all[whole..]), load_tail(s, &l_all[whole..]));
+                let merged = merge_sums(s, old, (load_tail(s, &m[whole..]), load_tail(s, &l[whole..])));
+                for (of_rows, x) in [m_all, l_all, c, c_p].into_iter().zip(merged) {
+                    store_tail(s, x, &mut of_rows[whole..]);
+                }
             }
         }
     }
+}
+
+/// Maximum, sum and the factors on both sides' values of rows whose maxima and sums are merged.
+#[inline(always)]
+fn merge_sums<S: Simd>(s: S, (m, l): (S::F, S::F), (m_p, l_p): (S::F, S::F)) -> [S::F; 4] {
+    let (top, c, c_p) = merge_scales(s, m, m_p);
+    [top, s.fma(l, c, s.mul(l_p, c_p)), c, c_p]
 }
 
 /// `a * c + a_p * c_p`.
@@ -301,7 +415,7 @@ fn put<S: Simd>(
         a.copy_from_slice(a_p);
         return;
     }
-    let (top, c, c_p) = merge_scales(s, state.m[slot], m_p);
+    let (top, c, c_p) = merge_scales_of(s, state.m[slot], m_p);
     state.m[slot] = top;
     state.l[slot] = state.l[slot].mul_add(c, l_p * c_p);
     zip(s, a, None, Some(a_p), &Merge { c, c_p });
@@ -309,31 +423,57 @@ fn put<S: Simd>(
 
 /// The larger of two maxima, and the factors that bring both sides to it.
 #[inline(always)]
-fn merge_scales<S: Simd>(s: S, m: f32, m_p: f32) -> (f32, f32, f32) {
-    let top = m.max(m_p);
-    let scales = [m - top, m_p - top, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-    let [c, c_p, ..] = s.to_array(exp(s, s.load(&scales)));
-    (top, c, c_p)
+fn merge_scales<S: Simd>(s: S, m: S::F, m_p: S::F) -> (S::F, S::F, S::F) {
+    let top = s.max(m, m_p);
+    (top, exp_nonpositive(s, s.sub(m, top)), exp_nonpositive(s, s.sub(m_p, top)))
+}
+
+/// [`merge_scales`] of one row.
+#[inline(always)]
+fn merge_scales_of<S: Simd>(s: S, m: f32, m_p: f32) -> (f32, f32, f32) {
+    let (top, c, c_p) = merge_scales(s, s.splat(m), s.splat(m_p));
+    (s.to_array(top)[0], s.to_array(c)[0], s.to_array(c_p)[0])
 }
 
 /// Factor on a row's values, and its sum, once its sink is merged: like a last page whose only
 /// position has that score and the value 0.
 #[inline(always)]
 pub fn merge_sink<S: Simd>(s: S, (m, l): (f32, f32), sink: f32) -> (f32, f32) {
-    let (_, c, c_sink) = merge_scales(s, m, sink);
+    let (_, c, c_sink) = merge_scales_of(s, m, sink);
     (c, l.mul_add(c, c_sink))
 }
 
 /// Merges the slots (page, row) of an item into its first slots, one per row.
 pub fn merge_pages<S: Simd>(s: S, shape: &Shape<'_>, item: &Item<'_>, state: &mut StateView<'_>) {
-    let rows = item.rows(shape.group);
-    let mut a_p = vec![0.0; shape.v_padded];
-    for page in item.pages.clone() {
-        for row in item.rows_on_page(shape, page) {
-            let from = (page - item.pages.start) * rows + row;
-            a_p.copy_from_slice(&state.a[from * shape.v_padded..][..shape.v_padded]);
-            let partial = (state.m[from], state.l[from], &a_p[..]);
-            s.vectorize(|| put(s, state, row, partial, page == item.first_page(shape, row)));
+    s.run(MergePages { shape, item, state });
+}
+
+struct MergePages<'a, 's> {
+    shape: &'a Shape<'a>,
+    item: &'a Item<'a>,
+    state: &'a mut StateView<'s>,
+}
+
+impl Kernel for MergePages<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let MergePages { shape, item, state } = self;
+        let (rows, width) = (item.rows(shape.group), shape.v_padded);
+        for page in item.pages.clone() {
+            for row in item.rows_on_page(shape, page) {
+                let from = (page - item.pages.start) * rows + row;
+                let first = page == item.first_page(shape, row);
+                if from == row {
+                    // The first of the item's pages is in place, and is the first of whoever sees it.
+                    continue;
+                }
+                let (m, l) = (state.m[from], state.l[from]);
+                let (to, rest) = state.a.split_at_mut(from * width);
+                let mut to = StateView { m: state.m, l: state.l, a: to };
+                put(s, &mut to, row, (m, l, &rest[..width]), first);
+            }
         }
     }
 }

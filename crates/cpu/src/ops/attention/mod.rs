@@ -6,6 +6,7 @@
 
 mod item;
 mod page;
+mod spans;
 
 use super::kv::{Region, RotateQuery, kv_regions};
 use super::parallel::{SharedMut, for_each_row};
@@ -22,7 +23,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// Query rows (tokens times query heads per KV head) of a tile, roughly.
-const TILE_ROWS: usize = 64;
+const TILE_ROWS: usize = 126;
 /// Fewest pages worth a work item of their own.
 const MIN_PAGES: usize = 4;
 

@@ -1,148 +1,260 @@
-//! The arithmetic on one page: scores, softmax and weighted values of up to four rows.
+//! The arithmetic on one page: scores, softmax and weighted values of the rows of a tile.
+//!
+//! Both products, of queries with keys and of weights with values, are the same small matrix product: up to
+//! [`GROUP`] rows by one or more panels of 16 positions or columns, each sum added in ascending order in a register of its own.
 
-use crate::simd::{Simd, exp, fold64, tanh};
+use super::spans::{Run, Span};
+use crate::ops::kv::{Line, PANEL};
+use crate::simd::{Kernel, Simd, exp_nonpositive, fold64, tanh};
 use minfer_graph::PAGE;
-use std::array::from_fn;
 use std::ops::Range;
 
-/// Rows computed together: with two vectors each, enough independent sums to keep the multipliers busy.
-pub const GROUP: usize = 4;
-/// Vectors per page.
-const VECTORS: usize = PAGE / 8;
+/// Panels per page.
+const PANELS: usize = PAGE / PANEL;
+/// Most rows computed together. Six rows and two vectors are twelve sums, enough to hide the latency of the
+/// multipliers, and leave the registers for what they are made from.
+pub const GROUP: usize = 6;
+/// Panels of values that stay in the first-level cache while all rows meet them.
+const NEAR_PANELS: usize = 4;
+/// Lines of keys, likewise.
+const NEAR_LINES: usize = 256;
 
-/// A page as f32, and the partial results of a group of rows.
-#[derive(Debug, Default)]
-pub struct PageSpace {
-    /// `[dim][pos]`. Positions that a row does not see may hold anything; they are computed with the
-    /// others and masked.
-    pub k: Vec<f32>,
-    /// `[pos][v_padded]`; only the visible positions are up to date.
-    pub v: Vec<f32>,
-    v_padded: usize,
-    /// `[row][pos]`: scores, then their exponentials.
-    e: Vec<f32>,
-    m: [f32; GROUP],
-    l: [f32; GROUP],
-    /// `[row][v_padded]`.
-    a: Vec<f32>,
+/// A row's scores on a page, or its weights.
+pub type Row = [f32; PAGE];
+
+/// The sums of `R` rows with `P` panels.
+type Sums<S, const R: usize, const P: usize> = [[[<S as Simd>::F; 2]; P]; R];
+
+/// Calls a generic function with the number of rows and of panels at a time: at least eight sums in flight.
+macro_rules! by_rows {
+    ($rows:expr, $function:ident($($arg:expr),*)) => {
+        match $rows {
+            1 => $function::<S, 1, 4>($($arg),*),
+            2 => $function::<S, 2, 2>($($arg),*),
+            3 => $function::<S, 3, 2>($($arg),*),
+            4 => $function::<S, 4, 1>($($arg),*),
+            5 => $function::<S, 5, 1>($($arg),*),
+            _ => $function::<S, GROUP, 1>($($arg),*),
+        }
+    };
 }
 
-impl PageSpace {
-    /// Room for pages of these sizes; `v_padded` is a multiple of 16.
-    pub fn resize(&mut self, head_dim: usize, v_padded: usize) {
-        self.k.resize(head_dim * PAGE, 0.0);
-        self.v.resize(v_padded * PAGE, 0.0);
-        self.e.resize(GROUP * PAGE, 0.0);
-        self.a.resize(v_padded * GROUP, 0.0);
-        self.v_padded = v_padded;
+/// The factors of `R` rows.
+trait Factors<const R: usize> {
+    /// Number of steps.
+    fn steps(&self) -> usize;
+    /// The factor of a row at a step.
+    fn at(&self, row: usize, step: usize) -> f32;
+}
+
+/// `[step][row]`.
+impl<const R: usize> Factors<R> for [[f32; R]] {
+    #[inline(always)]
+    fn steps(&self) -> usize {
+        self.len()
     }
 
-    /// Computes the partial results of 1 to [`GROUP`] rows, each of which sees some of the page.
-    ///
-    /// Each loop enters the instruction set on its own: one large closure would not be inlined into it.
-    pub fn compute<S: Simd>(
-        &mut self,
-        s: S,
-        q: &[&[f32]],
-        visible: &[Range<usize>],
-        scale: f32,
-        softcap: Option<f32>,
-    ) {
-        let PageSpace { k, e, m, l, .. } = self;
-        match *q {
-            [a, b, c, d] => s.vectorize(|| scores::<S, 4, 2>(s, [a, b, c, d], k, scale, e)),
-            [a, b, c] => s.vectorize(|| scores::<S, 3, 2>(s, [a, b, c], k, scale, e)),
-            [a, b] => s.vectorize(|| scores::<S, 2, 4>(s, [a, b], k, scale, e)),
-            [a] => s.vectorize(|| scores::<S, 1, 8>(s, [a], k, scale, e)),
-            _ => return,
-        }
-        if let Some(cap) = softcap {
-            s.vectorize(|| bound(s, &mut e[..q.len() * PAGE], cap));
-        }
-        for (row, (e, visible)) in e.chunks_exact_mut(PAGE).zip(visible).enumerate() {
-            (m[row], l[row]) = s.vectorize(|| softmax(s, e, visible.clone()));
-        }
-        self.weigh_values(s, visible);
-    }
-
-    /// `a_p` of each row. Positions that all rows see are added for all at once.
-    fn weigh_values<S: Simd>(&mut self, s: S, visible: &[Range<usize>]) {
-        let PageSpace { v, v_padded, e, a, .. } = self;
-        let v = Values { v, width: *v_padded };
-        let from = visible.iter().map(|r| r.start).max().unwrap_or(0);
-        let to = visible.iter().map(|r| r.end).min().unwrap_or(0).max(from);
-        a.fill(0.0);
-        for (row, visible) in visible.iter().enumerate() {
-            v.add::<S, 1, 8>(s, row, visible.start..from.min(visible.end), e, a);
-        }
-        match visible.len() {
-            4 => v.add::<S, 4, 2>(s, 0, from..to, e, a),
-            3 => v.add::<S, 3, 2>(s, 0, from..to, e, a),
-            2 => v.add::<S, 2, 4>(s, 0, from..to, e, a),
-            _ => v.add::<S, 1, 8>(s, 0, from..to, e, a),
-        }
-        for (row, visible) in visible.iter().enumerate() {
-            v.add::<S, 1, 8>(s, row, to.max(visible.start)..visible.end, e, a);
-        }
-    }
-
-    /// Maximum, sum and weighted values of a row of the last group.
-    pub fn partial(&self, row: usize) -> (f32, f32, &[f32]) {
-        (self.m[row], self.l[row], &self.a[row * self.v_padded..][..self.v_padded])
+    #[inline(always)]
+    fn at(&self, row: usize, step: usize) -> f32 {
+        self[step][row]
     }
 }
 
-/// `8 * N` values.
+impl<const R: usize> Factors<R> for [Row; R] {
+    #[inline(always)]
+    fn steps(&self) -> usize {
+        PAGE
+    }
+
+    #[inline(always)]
+    fn at(&self, row: usize, step: usize) -> f32 {
+        self[row][step]
+    }
+}
+
+/// Adds `a[r][i] * b[p][i][column]` for `i` in `steps`, ascending.
 #[inline(always)]
-fn load<S: Simd, const N: usize>(s: S, x: &[f32]) -> [S::F; N] {
-    let x = &x[..8 * N];
-    let mut lanes = [s.zero(); N];
-    for (lanes, x) in lanes.iter_mut().zip(x.chunks_exact(8)) {
-        *lanes = s.load(x);
-    }
-    lanes
-}
-
-/// `acc += factor * lanes`.
-#[inline(always)]
-fn add_product<S: Simd, const N: usize>(s: S, acc: &mut [S::F; N], factor: f32, lanes: &[S::F; N]) {
-    let factor = s.splat(factor);
-    for (acc, lanes) in acc.iter_mut().zip(lanes) {
-        *acc = s.fma(factor, *lanes, *acc);
-    }
-}
-
-/// `scale * (q . k)` of `R` rows with all 64 positions, `N` vectors of positions at a time.
-#[inline(always)]
-fn scores<S: Simd, const R: usize, const N: usize>(
+fn add_products<S: Simd, const R: usize, const P: usize>(
     s: S,
-    q: [&[f32]; R],
-    k: &[f32],
-    scale: f32,
-    out: &mut [f32],
-) {
-    let dims = k.len() / PAGE;
-    let q = q.map(|q| &q[..dims]);
-    let scale = s.splat(scale);
-    for first in (0..PAGE).step_by(8 * N) {
-        let mut acc = [[s.zero(); N]; R];
-        for (d, k) in k.chunks_exact(PAGE).enumerate() {
-            let lanes = load::<S, N>(s, &k[first..]);
-            for (acc, q) in acc.iter_mut().zip(&q) {
-                add_product(s, acc, q[d], &lanes);
+    a: &(impl Factors<R> + ?Sized),
+    mut b: [&[Line]; P],
+    steps: Range<usize>,
+) -> Sums<S, R, P> {
+    let mut sums = [[[s.zero(); 2]; P]; R];
+    // Every index below is less than the length of what it indexes, and the compiler knows.
+    let end = steps.end.min(a.steps());
+    for b in &mut b {
+        *b = &b[..end];
+    }
+    for i in steps.start..end {
+        let mut lines = [[s.zero(); 2]; P];
+        for (line, b) in lines.iter_mut().zip(&b) {
+            *line = [s.load(&b[i]), s.load(&b[i][8..])];
+        }
+        for (row, sums) in sums.iter_mut().enumerate() {
+            let factor = s.splat(a.at(row, i));
+            for (sum, line) in sums.iter_mut().zip(&lines) {
+                *sum = [s.fma(factor, line[0], sum[0]), s.fma(factor, line[1], sum[1])];
             }
         }
-        for (acc, out) in acc.iter().zip(out.chunks_exact_mut(PAGE)) {
-            for (acc, out) in acc.iter().zip(out[first..].chunks_exact_mut(8)) {
-                s.store(s.mul(scale, *acc), out);
+    }
+    sums
+}
+
+/// `P` neighbouring panels from the first line on, `len` lines each.
+#[inline(always)]
+fn panels<const P: usize>(lines: &[Line], len: usize) -> [&[Line]; P] {
+    let mut panels: [&[Line]; P] = [&[]; P];
+    for (panel, lines) in panels.iter_mut().zip(lines.chunks_exact(len)) {
+        *panel = lines;
+    }
+    panels
+}
+
+/// Arranges the queries of a group of rows as [`Scores`] takes them: `[dim][row]`.
+pub struct PackQueries<'a, 'q> {
+    /// One query after the other; at most [`GROUP`].
+    pub queries: &'a [&'q [f32]],
+    /// As many values.
+    pub out: &'a mut [f32],
+}
+
+impl Kernel for PackQueries<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) {
+        by_rows!(self.queries.len(), pack(self.queries, self.out));
+    }
+}
+
+#[inline(always)]
+fn pack<S: Simd, const R: usize, const P: usize>(queries: &[&[f32]], out: &mut [f32]) {
+    let Some(queries) = queries.first_chunk::<R>() else { return };
+    let out = out.as_chunks_mut::<R>().0;
+    for (row, q) in queries.iter().enumerate() {
+        for (q, out) in q.iter().zip(out.iter_mut()) {
+            out[row] = *q;
+        }
+    }
+}
+
+/// `scale * (q . k)` of groups of rows with the positions that some row of them sees, in whole panels.
+pub struct Scores<'a> {
+    /// `[panel][dim]`.
+    pub k: &'a [Line],
+    /// Values per key.
+    pub dims: usize,
+    /// Group after group `[dim][row]`.
+    pub q: &'a [f32],
+    /// Factor on the products.
+    pub scale: f32,
+    /// The rows of each group, and what they see together.
+    pub groups: &'a [Span],
+    /// `[row][pos]`.
+    pub e: &'a mut [Row],
+}
+
+impl Kernel for Scores<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Scores { k, dims, q, scale, groups, e } = self;
+        let near = if groups.len() <= 2 { PANELS } else { (NEAR_LINES / dims).clamp(1, PANELS) };
+        for first in (0..PANELS).step_by(near) {
+            for Span { rows, seen } in groups {
+                let from = first.max(seen.start / PANEL);
+                let to = (first + near).min(seen.end.div_ceil(PANEL));
+                if from >= to {
+                    continue;
+                }
+                let q = &q[rows.start * dims..rows.end * dims];
+                let e = &mut e[rows.clone()];
+                by_rows!(rows.len(), score_panels(s, q, k, dims, scale, e, from..to));
             }
+        }
+    }
+}
+
+#[inline(always)]
+fn score_panels<S: Simd, const R: usize, const P: usize>(
+    s: S,
+    q: &[f32],
+    k: &[Line],
+    dims: usize,
+    scale: f32,
+    e: &mut [Row],
+    range: Range<usize>,
+) {
+    let mut at = range.start;
+    while at + P <= range.end {
+        score::<S, R, P>(s, q, panels(&k[at * dims..], dims), scale, e, at * PANEL);
+        at += P;
+    }
+    while at < range.end {
+        score::<S, R, 1>(s, q, panels(&k[at * dims..], dims), scale, e, at * PANEL);
+        at += 1;
+    }
+}
+
+#[inline(always)]
+fn score<S: Simd, const R: usize, const P: usize>(
+    s: S,
+    q: &[f32],
+    k: [&[Line]; P],
+    scale: f32,
+    e: &mut [Row],
+    first: usize,
+) {
+    let sums = add_products(s, q.as_chunks::<R>().0, k, 0..k[0].len());
+    let scale = s.splat(scale);
+    for (sums, e) in sums.iter().zip(e) {
+        for (sum, out) in sums.iter().zip(e[first..].chunks_exact_mut(PANEL)) {
+            s.store(s.mul(scale, sum[0]), out);
+            s.store(s.mul(scale, sum[1]), &mut out[8..]);
+        }
+    }
+}
+
+/// Turns the scores of rows into exponentials; fills each row's maximum and sum.
+pub struct Softmax<'a> {
+    /// `[row][pos]`.
+    pub e: &'a mut [Row],
+    /// What each row sees; nothing, and the row is left alone.
+    pub seen: &'a [Range<usize>],
+    /// Bound on the scores.
+    pub softcap: Option<f32>,
+    /// Maximum of each row.
+    pub m: &'a mut [f32],
+    /// Sum of the exponentials of each row.
+    pub l: &'a mut [f32],
+}
+
+impl Kernel for Softmax<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Softmax { e, seen, softcap, m, l } = self;
+        if let Some(cap) = softcap {
+            for e in e.iter_mut() {
+                bound(s, e, cap);
+            }
+        }
+        // Two passes: in one, each row would wait for the exponentials of the row before.
+        for ((e, seen), m) in e.iter_mut().zip(seen).zip(m.iter_mut()) {
+            *m = if seen.len() == PAGE { top(s, e) } else { top_of_part(s, e, seen) };
+        }
+        for (((e, seen), m), l) in e.iter_mut().zip(seen).zip(m).zip(l) {
+            *l = if seen.len() == PAGE { sum_exp(s, e, *m) } else { sum_exp_of_part(s, e, *m, seen) };
         }
     }
 }
 
 /// `cap * tanh(score / cap)`.
 #[inline(always)]
-fn bound<S: Simd>(s: S, scores: &mut [f32], cap: f32) {
+fn bound<S: Simd>(s: S, scores: &mut Row, cap: f32) {
     let cap = s.splat(cap);
     for x in scores.chunks_exact_mut(8) {
         let y = s.mul(cap, tanh(s, s.div(s.load(x), cap)));
@@ -150,82 +262,149 @@ fn bound<S: Simd>(s: S, scores: &mut [f32], cap: f32) {
     }
 }
 
-/// Turns the scores of a row into exponentials and returns their maximum and sum.
-///
-/// Masked lanes are minus infinity before and 0 after.
+/// The maximum of a row that sees the whole page.
 #[inline(always)]
-fn softmax<S: Simd>(s: S, e: &mut [f32], visible: Range<usize>) -> (f32, f32) {
-    e[..visible.start].fill(f32::NEG_INFINITY);
-    e[visible.end..].fill(f32::NEG_INFINITY);
-    let mut x = load::<S, VECTORS>(s, e);
-    let mut top = x[0];
-    for &x in &x[1..] {
-        top = s.max(top, x);
+fn top<S: Simd>(s: S, e: &Row) -> f32 {
+    let mut top = s.load(e);
+    for e in e[8..].chunks_exact(8) {
+        top = s.max(top, s.load(e));
     }
-    let m = s.fold_max(top);
-    let top = s.splat(m);
+    s.fold_max(top)
+}
+
+/// Vectors that hold some positions.
+#[inline(always)]
+fn vectors(seen: &Range<usize>) -> Range<usize> {
+    seen.start / 8..seen.end.div_ceil(8)
+}
+
+/// The maximum of a row that sees a part of the page. The rest of its vectors becomes minus infinity.
+#[inline(always)]
+fn top_of_part<S: Simd>(s: S, e: &mut Row, seen: &Range<usize>) -> f32 {
+    if seen.is_empty() {
+        return f32::NEG_INFINITY;
+    }
+    let vectors = vectors(seen);
+    e[8 * vectors.start..seen.start].fill(f32::NEG_INFINITY);
+    e[seen.end..8 * vectors.end].fill(f32::NEG_INFINITY);
+    let mut top = s.splat(f32::NEG_INFINITY);
+    for e in e[8 * vectors.start..8 * vectors.end].chunks_exact(8) {
+        top = s.max(top, s.load(e));
+    }
+    s.fold_max(top)
+}
+
+/// The exponentials of a row that sees the whole page, and their sum.
+#[inline(always)]
+fn sum_exp<S: Simd>(s: S, e: &mut Row, m: f32) -> f32 {
+    let m = s.splat(m);
+    let mut x = [s.zero(); PAGE / 8];
     for (x, e) in x.iter_mut().zip(e.chunks_exact_mut(8)) {
-        *x = exp(s, s.sub(*x, top));
+        *x = exp_nonpositive(s, s.sub(s.load(e), m));
         s.store(*x, e);
     }
-    (m, fold64(s, x))
+    fold64(s, x)
 }
 
-/// V of a page, `[pos][width]`.
-struct Values<'a> {
-    v: &'a [f32],
-    width: usize,
-}
-
-impl Values<'_> {
-    /// Adds positions to the values of `R` rows from `row` on, `N` vectors at a time where they fit.
-    fn add<S: Simd, const R: usize, const N: usize>(
-        &self,
-        s: S,
-        row: usize,
-        positions: Range<usize>,
-        e: &[f32],
-        a: &mut [f32],
-    ) {
-        if positions.is_empty() {
-            return;
-        }
-        let e: [&[f32]; R] = from_fn(|r| &e[(row + r) * PAGE..][..PAGE]);
-        let a = &mut a[row * self.width..];
-        let mut column = 0;
-        while column + 8 * N <= self.width {
-            s.vectorize(|| self.add_columns::<S, R, N>(s, column, positions.clone(), e, a));
-            column += 8 * N;
-        }
-        while column < self.width {
-            s.vectorize(|| self.add_columns::<S, R, 2>(s, column, positions.clone(), e, a));
-            column += 16;
+/// The exponentials of a row that sees a part of the page, and their sum. They are 0 in the vectors that are skipped.
+#[inline(always)]
+fn sum_exp_of_part<S: Simd>(s: S, e: &mut Row, m: f32, seen: &Range<usize>) -> f32 {
+    let (m, vectors) = (s.splat(m), vectors(seen));
+    let mut x = [s.zero(); PAGE / 8];
+    for (i, (x, e)) in x.iter_mut().zip(e.chunks_exact_mut(8)).enumerate() {
+        if vectors.contains(&i) {
+            *x = exp_nonpositive(s, s.sub(s.load(e), m));
+            s.store(*x, e);
         }
     }
+    fold64(s, x)
+}
+
+/// Weighted values of runs of rows, merged into what their earlier pages gave.
+pub struct Values<'a> {
+    /// `[panel][pos]`.
+    pub v: &'a [Line],
+    /// `[row][pos]`.
+    pub e: &'a [Row],
+    /// Rows that see the same.
+    pub runs: &'a [Run],
+    /// Factor on the earlier pages' values, per row.
+    pub c: &'a [f32],
+    /// Factor on this page's values, per row.
+    pub c_p: &'a [f32],
+    /// `[row][panel][16]`.
+    pub a: &'a mut [Line],
+}
+
+impl Kernel for Values<'_> {
+    type Output = ();
 
     #[inline(always)]
-    fn add_columns<S: Simd, const R: usize, const N: usize>(
-        &self,
-        s: S,
-        column: usize,
-        positions: Range<usize>,
-        e: [&[f32]; R],
-        a: &mut [f32],
-    ) {
-        let mut acc = [[s.zero(); N]; R];
-        for (acc, a) in acc.iter_mut().zip(a.chunks_exact(self.width)) {
-            *acc = load(s, &a[column..]);
-        }
-        for p in positions {
-            let lanes = load::<S, N>(s, &self.v[p * self.width + column..]);
-            for (acc, e) in acc.iter_mut().zip(&e) {
-                add_product(s, acc, e[p], &lanes);
+    fn run<S: Simd>(self, s: S) {
+        let Values { v, e, runs, c, c_p, a } = self;
+        let width = v.len() / PAGE;
+        for first in (0..width).step_by(NEAR_PANELS) {
+            let columns = first..width.min(first + NEAR_PANELS);
+            for run in runs {
+                let rows = run.span.rows.clone();
+                let scales = if run.first { None } else { Some((&c[rows.clone()], &c_p[rows.clone()])) };
+                let e = &e[rows.clone()];
+                let a = &mut a[rows.start * width..rows.end * width];
+                let seen = run.span.seen.clone();
+                by_rows!(rows.len(), weigh_panels(s, e, v, seen, scales, a, columns.clone()));
             }
         }
-        for (acc, a) in acc.iter().zip(a.chunks_exact_mut(self.width)) {
-            for (acc, a) in acc.iter().zip(a[column..].chunks_exact_mut(8)) {
-                s.store(*acc, a);
+    }
+}
+
+#[inline(always)]
+fn weigh_panels<S: Simd, const R: usize, const P: usize>(
+    s: S,
+    e: &[Row],
+    v: &[Line],
+    seen: Range<usize>,
+    scales: Option<(&[f32], &[f32])>,
+    a: &mut [Line],
+    columns: Range<usize>,
+) {
+    let Some(e) = e.first_chunk::<R>() else { return };
+    let mut at = columns.start;
+    while at + P <= columns.end {
+        weigh::<S, R, P>(s, e, panels(&v[at * PAGE..], PAGE), seen.clone(), scales, a, at);
+        at += P;
+    }
+    while at < columns.end {
+        weigh::<S, R, 1>(s, e, panels(&v[at * PAGE..], PAGE), seen.clone(), scales, a, at);
+        at += 1;
+    }
+}
+
+#[inline(always)]
+fn weigh<S: Simd, const R: usize, const P: usize>(
+    s: S,
+    e: &[Row; R],
+    v: [&[Line]; P],
+    seen: Range<usize>,
+    scales: Option<(&[f32], &[f32])>,
+    a: &mut [Line],
+    column: usize,
+) {
+    let sums = add_products(s, e, v, seen);
+    let width = a.len() / R;
+    let Some((c, c_p)) = scales else {
+        for (sums, a) in sums.iter().zip(a.chunks_exact_mut(width)) {
+            for (sum, a) in sums.iter().zip(&mut a[column..]) {
+                s.store(sum[0], a);
+                s.store(sum[1], &mut a[8..]);
             }
+        }
+        return;
+    };
+    for (((sums, a), c), c_p) in sums.iter().zip(a.chunks_exact_mut(width)).zip(c).zip(c_p) {
+        let (c, c_p) = (s.splat(*c), s.splat(*c_p));
+        for (sum, a) in sums.iter().zip(&mut a[column..]) {
+            s.store(s.fma(s.load(a), c, s.mul(sum[0], c_p)), a);
+            s.store(s.fma(s.load(&a[8..]), c, s.mul(sum[1], c_p)), &mut a[8..]);
         }
     }
 }

@@ -3,10 +3,15 @@
 use super::q8::Q8_0;
 use crate::buffers::{typed, typed_mut};
 use crate::ops::parallel::SharedMut;
-use crate::ops::vector::{load_tail, store_tail};
-use crate::simd::Simd;
+use crate::ops::vector::load_tail;
+use crate::simd::{Kernel, Simd};
 use minfer_graph::{BackendError, KvType, PAGE};
 use std::ops::Range;
+
+/// Values that lie together when they are read: positions of K, columns of V.
+pub const PANEL: usize = 16;
+/// A dimension of a panel of K, or a position of a panel of V.
+pub type Line = [f32; PANEL];
 
 /// A stored form. A head page is [`PAGE`] positions of one KV head.
 pub trait KvFormat {
@@ -14,17 +19,10 @@ pub trait KvFormat {
     type Word: bytemuck::Pod + Send + Sync;
     /// Words of a head page.
     fn head_page(dim: usize) -> usize;
-    /// Reads K into `[dim][pos]`.
-    fn load_k<S: Simd>(s: S, page: &[Self::Word], out: &mut [f32]);
-    /// Reads V at some positions into `[pos][width]`, zeros behind each position's `dim` values.
-    fn load_v<S: Simd>(
-        s: S,
-        page: &[Self::Word],
-        dim: usize,
-        positions: Range<usize>,
-        width: usize,
-        out: &mut [f32],
-    );
+    /// Reads K of the panels of 16 positions that hold some positions into `[panel][dim][16]`.
+    fn load_k<S: Simd>(s: S, page: &[Self::Word], dim: usize, positions: Range<usize>, out: &mut [Line]);
+    /// Reads V at some positions into `[dim / 16][pos][16]`, zeros behind each position's `dim` values.
+    fn load_v<S: Simd>(s: S, page: &[Self::Word], dim: usize, positions: Range<usize>, out: &mut [Line]);
     /// Writes K of one position.
     fn store_k<S: Simd>(s: S, x: &[f32], page: &mut [Self::Word], slot: usize);
     /// Writes V of one position.
@@ -37,20 +35,6 @@ pub trait KvElement: bytemuck::Pod + Send + Sync {
     fn load8<S: Simd>(s: S, src: &[Self]) -> S::F;
     /// Rounds a vector to the first eight stored values.
     fn store8<S: Simd>(s: S, v: S::F, dst: &mut [Self]);
-
-    /// Reads stored values.
-    #[inline(always)]
-    fn load<S: Simd>(s: S, src: &[Self], dst: &mut [f32]) {
-        let whole = dst.len() - dst.len() % 8;
-        for i in (0..whole).step_by(8) {
-            s.store(Self::load8(s, &src[i..]), &mut dst[i..]);
-        }
-        if whole < dst.len() {
-            let mut padded = [Self::zeroed(); 8];
-            padded[..dst.len() - whole].copy_from_slice(&src[whole..dst.len()]);
-            store_tail(s, Self::load8(s, &padded), &mut dst[whole..]);
-        }
-    }
 }
 
 impl KvElement for u16 {
@@ -84,18 +68,12 @@ impl<E: KvElement> KvFormat for E {
         dim * PAGE
     }
 
-    fn load_k<S: Simd>(s: S, page: &[E], out: &mut [f32]) {
-        s.vectorize(|| E::load(s, page, out));
+    fn load_k<S: Simd>(s: S, page: &[E], dim: usize, positions: Range<usize>, out: &mut [Line]) {
+        s.run(LoadK { page, dim, positions, out });
     }
 
-    fn load_v<S: Simd>(s: S, page: &[E], dim: usize, positions: Range<usize>, width: usize, out: &mut [f32]) {
-        s.vectorize(|| {
-            for p in positions {
-                let row = &mut out[p * width..][..width];
-                E::load(s, &page[p * dim..][..dim], &mut row[..dim]);
-                row[dim..].fill(0.0);
-            }
-        });
+    fn load_v<S: Simd>(s: S, page: &[E], dim: usize, positions: Range<usize>, out: &mut [Line]) {
+        s.run(LoadV { page, dim, positions, out });
     }
 
     #[inline(always)]
@@ -116,6 +94,63 @@ impl<E: KvElement> KvFormat for E {
             let mut stored = [E::zeroed(); 8];
             E::store8(s, load_tail(s, x), &mut stored);
             out.copy_from_slice(&stored[..out.len()]);
+        }
+    }
+}
+
+/// [`KvFormat::load_k`] of floats.
+struct LoadK<'a, E> {
+    page: &'a [E],
+    dim: usize,
+    positions: Range<usize>,
+    out: &'a mut [Line],
+}
+
+impl<E: KvElement> Kernel for LoadK<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let LoadK { page, dim, positions, out } = self;
+        for panel in positions.start / PANEL..positions.end.div_ceil(PANEL) {
+            let out = &mut out[panel * dim..][..dim];
+            for (line, out) in page.as_chunks::<PAGE>().0.iter().zip(out) {
+                let line = &line[panel * PANEL..][..PANEL];
+                s.store(E::load8(s, line), out);
+                s.store(E::load8(s, &line[8..]), &mut out[8..]);
+            }
+        }
+    }
+}
+
+/// [`KvFormat::load_v`] of floats.
+struct LoadV<'a, E> {
+    page: &'a [E],
+    dim: usize,
+    positions: Range<usize>,
+    out: &'a mut [Line],
+}
+
+impl<E: KvElement> Kernel for LoadV<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let LoadV { page, dim, positions, out } = self;
+        let panels = out.as_chunks_mut::<PAGE>().0;
+        for p in positions {
+            let (whole, rest) = page[p * dim..][..dim].as_chunks::<PANEL>();
+            for (x, out) in whole.iter().zip(panels.iter_mut()) {
+                s.store(E::load8(s, x), &mut out[p]);
+                s.store(E::load8(s, &x[8..]), &mut out[p][8..]);
+            }
+            if !rest.is_empty() {
+                let mut padded = [E::zeroed(); PANEL];
+                padded[..rest.len()].copy_from_slice(rest);
+                let out = &mut panels[whole.len()][p];
+                s.store(E::load8(s, &padded), out);
+                s.store(E::load8(s, &padded[8..]), &mut out[8..]);
+            }
         }
     }
 }
@@ -141,29 +176,39 @@ impl<'a> Region<'a> {
         })
     }
 
-    /// Reads a head page of K, by its index in the region.
-    pub fn load_k<S: Simd>(&self, s: S, index: usize, dim: usize, out: &mut [f32]) {
+    /// Reads some positions of a head page of K, by its index in the region; see [`KvFormat::load_k`].
+    pub fn load_k<S: Simd>(&self, s: S, index: usize, dim: usize, positions: Range<usize>, out: &mut [Line]) {
         match self {
-            Region::F16(words) => u16::load_k(s, head_page::<u16>(words, index, dim), out),
-            Region::F32(words) => f32::load_k(s, head_page::<f32>(words, index, dim), out),
-            Region::Q8_0(words) => Q8_0::load_k(s, head_page::<Q8_0>(words, index, dim), out),
+            Region::F16(w) => u16::load_k(s, head_page::<u16>(w, index, dim), dim, positions, out),
+            Region::F32(w) => f32::load_k(s, head_page::<f32>(w, index, dim), dim, positions, out),
+            Region::Q8_0(w) => Q8_0::load_k(s, head_page::<Q8_0>(w, index, dim), dim, positions, out),
         }
     }
 
-    /// Reads some positions of a head page of V, by its index in the region.
-    pub fn load_v<S: Simd>(
-        &self,
-        s: S,
-        index: usize,
-        dim: usize,
-        positions: Range<usize>,
-        width: usize,
-        out: &mut [f32],
-    ) {
+    /// Reads some positions of a head page of V, by its index in the region; see [`KvFormat::load_v`].
+    pub fn load_v<S: Simd>(&self, s: S, index: usize, dim: usize, positions: Range<usize>, out: &mut [Line]) {
         match self {
-            Region::F16(w) => u16::load_v(s, head_page::<u16>(w, index, dim), dim, positions, width, out),
-            Region::F32(w) => f32::load_v(s, head_page::<f32>(w, index, dim), dim, positions, width, out),
-            Region::Q8_0(w) => Q8_0::load_v(s, head_page::<Q8_0>(w, index, dim), dim, positions, width, out),
+            Region::F16(w) => u16::load_v(s, head_page::<u16>(w, index, dim), dim, positions, out),
+            Region::F32(w) => f32::load_v(s, head_page::<f32>(w, index, dim), dim, positions, out),
+            Region::Q8_0(w) => Q8_0::load_v(s, head_page::<Q8_0>(w, index, dim), dim, positions, out),
+        }
+    }
+}
+
+/// Cache line.
+const LINE: usize = 64;
+
+impl Region<'_> {
+    /// Asks for a head page before it is read.
+    #[inline(always)]
+    pub fn prefetch<S: Simd>(&self, s: S, index: usize, dim: usize) {
+        let (bytes, len): (&[u8], usize) = match self {
+            Region::F16(w) => (bytemuck::cast_slice(w), 2 * u16::head_page(dim)),
+            Region::F32(w) => (bytemuck::cast_slice(w), 4 * f32::head_page(dim)),
+            Region::Q8_0(w) => (bytemuck::cast_slice(w), 2 * Q8_0::head_page(dim)),
+        };
+        for at in (index * len..(index + 1) * len).step_by(LINE) {
+            s.prefetch(bytes, at);
         }
     }
 }

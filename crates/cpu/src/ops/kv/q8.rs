@@ -2,7 +2,7 @@
 //!
 //! Keys are rotated before. A head page is the bytes, ordered like the floats of other types, then the scales `[block][pos]`.
 
-use super::format::KvFormat;
+use super::format::{KvFormat, Line, PANEL};
 use super::rotate::Rotate;
 use crate::matmul::acts::{levels, scale};
 use crate::simd::{Kernel, Simd};
@@ -19,21 +19,14 @@ impl KvFormat for Q8_0 {
         PAGE / 2 * dim + PAGE * dim.div_ceil(KV_BLOCK)
     }
 
-    fn load_k<S: Simd>(s: S, page: &[u16], out: &mut [f32]) {
-        let (q, d) = page.split_at(out.len() / 2);
-        s.run(LoadK { q: bytemuck::cast_slice(q), d, out });
+    fn load_k<S: Simd>(s: S, page: &[u16], dim: usize, positions: Range<usize>, out: &mut [Line]) {
+        let (q, d) = page.split_at(PAGE / 2 * dim);
+        s.run(LoadK { q: bytemuck::cast_slice(q), d, dim, positions, out });
     }
 
-    fn load_v<S: Simd>(
-        s: S,
-        page: &[u16],
-        dim: usize,
-        positions: Range<usize>,
-        width: usize,
-        out: &mut [f32],
-    ) {
+    fn load_v<S: Simd>(s: S, page: &[u16], dim: usize, positions: Range<usize>, out: &mut [Line]) {
         let (q, d) = page.split_at(PAGE / 2 * dim);
-        s.run(LoadV { q: bytemuck::cast_slice(q), d, dim, positions, width, out });
+        s.run(LoadV { q: bytemuck::cast_slice(q), d, dim, positions, out });
     }
 
     #[inline(always)]
@@ -92,11 +85,13 @@ fn quantize<S: Simd>(s: S, x: &[f32], d: &mut u16) -> [u8; KV_BLOCK] {
     out
 }
 
-/// Reads `[dim][pos]`: a vector of scales serves all dimensions of its block.
+/// [`KvFormat::load_k`]: two vectors of scales serve all dimensions of a block.
 struct LoadK<'a> {
     q: &'a [u8],
     d: &'a [u16],
-    out: &'a mut [f32],
+    dim: usize,
+    positions: Range<usize>,
+    out: &'a mut [Line],
 }
 
 impl Kernel for LoadK<'_> {
@@ -104,39 +99,44 @@ impl Kernel for LoadK<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let blocks = self.q.chunks(KV_BLOCK * PAGE).zip(self.out.chunks_mut(KV_BLOCK * PAGE));
-        for ((q, out), d) in blocks.zip(self.d.chunks_exact(PAGE)) {
-            let mut scales = [s.zero(); PAGE / 8];
-            for (scale, d) in scales.iter_mut().zip(d.chunks_exact(8)) {
-                *scale = s.load_f16(d);
-            }
-            for (q, out) in q.chunks_exact(PAGE).zip(out.chunks_exact_mut(PAGE)) {
-                for (i, scale) in scales.iter().enumerate() {
-                    let x = s.from_i32(s.load_i8_i32(&q[8 * i..]));
-                    s.store(s.mul(x, *scale), &mut out[8 * i..]);
+        let LoadK { q, d, dim, positions, out } = self;
+        let lanes = q.as_chunks::<PAGE>().0;
+        for panel in positions.start / PANEL..positions.end.div_ceil(PANEL) {
+            let at = panel * PANEL;
+            let out = &mut out[panel * dim..][..dim];
+            let blocks = lanes.chunks(KV_BLOCK).zip(out.chunks_mut(KV_BLOCK));
+            for ((lanes, out), d) in blocks.zip(d.as_chunks::<PAGE>().0) {
+                let scales = [s.load_f16(&d[at..]), s.load_f16(&d[at + 8..])];
+                for (q, out) in lanes.iter().zip(out) {
+                    let q = &q[at..][..PANEL];
+                    s.store(s.mul(s.from_i32(s.load_i8_i32(q)), scales[0]), out);
+                    s.store(s.mul(s.from_i32(s.load_i8_i32(&q[8..])), scales[1]), &mut out[8..]);
                 }
             }
         }
     }
 }
 
-/// Reads `[pos][dim]` into rows of `width`, block by block.
+/// [`KvFormat::load_v`], block by block.
 struct LoadV<'a> {
     q: &'a [u8],
     d: &'a [u16],
     dim: usize,
     positions: Range<usize>,
-    width: usize,
-    out: &'a mut [f32],
+    out: &'a mut [Line],
 }
+
+/// Panels that a block reaches.
+const BLOCK_PANELS: usize = KV_BLOCK / PANEL;
 
 impl Kernel for LoadV<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let LoadV { q, d, dim, positions, width, out } = self;
-        for (block, d) in d.chunks_exact(PAGE).enumerate() {
+        let LoadV { q, d, dim, positions, out } = self;
+        let panels = out.as_chunks_mut::<PAGE>().0.chunks_mut(BLOCK_PANELS);
+        for ((block, d), panels) in d.as_chunks::<PAGE>().0.iter().enumerate().zip(panels) {
             let mut scales = [0.0; PAGE];
             for (scale, d) in scales.chunks_exact_mut(8).zip(d.chunks_exact(8)) {
                 s.store(s.load_f16(d), scale);
@@ -144,23 +144,26 @@ impl Kernel for LoadV<'_> {
             let first = block * KV_BLOCK;
             let len = KV_BLOCK.min(dim - first);
             for p in positions.clone() {
-                let (q, scale) = (&q[p * dim + first..][..len], s.splat(scales[p]));
-                let out = &mut out[p * width + first..];
-                let whole = len - len % 8;
-                for i in (0..whole).step_by(8) {
-                    s.store(s.mul(s.from_i32(s.load_i8_i32(&q[i..])), scale), &mut out[i..]);
+                let (whole, rest) = q[p * dim + first..][..len].as_chunks::<PANEL>();
+                let scale = s.splat(scales[p]);
+                for (q, panel) in whole.iter().zip(panels.iter_mut()) {
+                    read_line(s, q, scale, &mut panel[p]);
                 }
-                if whole < len {
-                    // The row has room: `width` is a multiple of a vector.
-                    let mut padded = [0; 8];
-                    padded[..len - whole].copy_from_slice(&q[whole..]);
-                    s.store(s.mul(s.from_i32(s.load_i8_i32(&padded)), scale), &mut out[whole..]);
+                if !rest.is_empty() {
+                    let mut padded = [0; PANEL];
+                    padded[..rest.len()].copy_from_slice(rest);
+                    let line = &mut panels[whole.len()][p];
+                    read_line(s, &padded, scale, line);
+                    // Not 0 times a scale that may be NaN.
+                    line[rest.len()..].fill(0.0);
                 }
             }
         }
-        // What the last vector of each row did not reach.
-        for p in positions {
-            out[p * width + dim..(p + 1) * width].fill(0.0);
-        }
     }
+}
+
+#[inline(always)]
+fn read_line<S: Simd>(s: S, q: &[u8; PANEL], scale: S::F, out: &mut Line) {
+    s.store(s.mul(s.from_i32(s.load_i8_i32(q)), scale), out);
+    s.store(s.mul(s.from_i32(s.load_i8_i32(&q[8..])), scale), &mut out[8..]);
 }
