@@ -40,8 +40,9 @@ impl Kernel for QkvRopeStore {
             [job(self.wq, self.bq, &mut *q)?, job(self.wk, self.bk, k)?, job(self.wv, self.bv, v)?];
         project(ctx.isa, ctx.pool, &mut ctx.scratch.activations, x, rows.len(), self.act, &mut jobs)?;
         let table = ctx.scratch.rope.table(&self.rope, factors, typed(positions)?);
-        for_each_row(ctx.pool, q, ctx.call.node.shape.cols, |row, q| table.rotate_row(&self.rope, row, q));
-        for_each_row(ctx.pool, k, k_cols, |row, k| table.rotate_row(&self.rope, row, k));
+        let rotate = |row: usize, x: &mut [f32]| table.rotate_row(ctx.isa, &self.rope, row, x);
+        for_each_row(ctx.pool, q, ctx.call.node.shape.cols, rotate);
+        for_each_row(ctx.pool, k, k_cols, rotate);
         kv::store_rows(ctx.isa, ctx.pool, &self.kv, kv.ty, &rows, [k, v], [k_region, v_region])
     }
 }

@@ -5,6 +5,8 @@
 use super::parallel::for_each_row;
 use super::{Ctx, Kernel};
 use crate::buffers::{typed, typed_mut};
+use crate::dispatch;
+use crate::simd::{self, Isa, Simd};
 use minfer_graph::{BackendError, Rope, RopeStyle, WeightId};
 
 /// Tables kept at a time: models have one or two sets of parameters (full and sliding layers).
@@ -83,20 +85,38 @@ impl RopeTable {
     }
 
     /// Rotates all heads of one row of the batch.
-    pub fn rotate_row(&self, rope: &Rope, row: usize, values: &mut [f32]) {
+    pub fn rotate_row(&self, isa: Isa, rope: &Rope, row: usize, values: &mut [f32]) {
         let half = rope.n_rot / 2;
         let cos = &self.cos[row * half..][..half];
         let sin = &self.sin[row * half..][..half];
+        dispatch!(isa, s => s.run(RotateHeads { rope, cos, sin, values }));
+    }
+}
+
+/// Rotates heads, all by the same angles. The loops are plain: the compiler makes vectors of them.
+struct RotateHeads<'a> {
+    rope: &'a Rope,
+    cos: &'a [f32],
+    sin: &'a [f32],
+    values: &'a mut [f32],
+}
+
+impl simd::Kernel for RotateHeads<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) {
+        let RotateHeads { rope, cos, sin, values } = self;
         for head in values.chunks_exact_mut(rope.head_dim) {
             let rotated = &mut head[..rope.n_rot];
             match rope.style {
                 RopeStyle::Interleaved => {
-                    for ((pair, &c), &s) in rotated.chunks_exact_mut(2).zip(cos).zip(sin) {
+                    for ((pair, &c), &s) in rotated.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
                         (pair[0], pair[1]) = rotate(pair[0], pair[1], c, s);
                     }
                 }
                 RopeStyle::Halves => {
-                    let (a, b) = rotated.split_at_mut(half);
+                    let (a, b) = rotated.split_at_mut(cos.len());
                     for (((a, b), &c), &s) in a.iter_mut().zip(b).zip(cos).zip(sin) {
                         (*a, *b) = rotate(*a, *b, c, s);
                     }
@@ -106,6 +126,7 @@ impl RopeTable {
     }
 }
 
+#[inline(always)]
 fn rotate(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
     (a * cos - b * sin, a * sin + b * cos)
 }
@@ -118,11 +139,12 @@ impl Kernel for Rope {
         let ([x, positions], [out]) = ctx.buffers.access([ctx.beside(0)?, ctx.input(1)?], [ctx.output()?])?;
         let (x, out) = (typed::<f32>(x)?, typed_mut(out)?);
         let table = ctx.scratch.rope.table(self, factors, typed(positions)?);
+        let isa = ctx.isa;
         for_each_row(ctx.pool, out, cols, |row, out| {
             if !aliased {
                 out.copy_from_slice(&x[row * cols..][..cols]);
             }
-            table.rotate_row(self, row, out);
+            table.rotate_row(isa, self, row, out);
         });
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::page::{GROUP, PackQueries, Row, Scores, Softmax, Values};
 use super::spans::{Spans, groups};
-use crate::ops::kv::{Line, PANEL, Region};
+use crate::ops::kv::{Ahead, Line, PANEL, Region};
 use crate::ops::parallel::SharedMut;
 use crate::ops::vector::{Pairwise, load_tail, store_tail, zip};
 use crate::simd::{Kernel, Simd, exp_nonpositive};
@@ -86,6 +86,12 @@ impl<'a> Shape<'a> {
         item.table[page] as usize * self.n_kv_head + item.kv_head
     }
 
+    /// K and V of a logical page, to be asked for before they are read.
+    fn ahead(&self, item: &Item<'_>, page: usize) -> [Ahead<'a>; 2] {
+        let index = self.head_page(item, page);
+        [self.k.ahead(index, self.head_dim), self.v.ahead(index, self.v_dim)]
+    }
+
     /// Sink of a row of an item.
     pub fn sink(&self, item: &Item<'_>, row: usize) -> Option<f32> {
         self.sinks.map(|sinks| sinks[item.head_index(self, row) % self.n_head])
@@ -123,6 +129,12 @@ impl<'a> Item<'a> {
     /// Number of rows.
     pub fn rows(&self, group: usize) -> usize {
         self.tokens * group
+    }
+
+    /// Multiply-adds of the item, if no position were masked.
+    pub fn work(&self, shape: &Shape<'_>) -> usize {
+        let positions = self.start + self.tokens - first_visible(self.start, shape.window);
+        self.rows(shape.group) * positions * (shape.head_dim + shape.v_dim)
     }
 
     /// Index of a row's head among all heads of the batch.
@@ -277,13 +289,13 @@ impl PageSpace {
         }
     }
 
-    /// Computes the rows of a page and merges them into the state, or enters them if `alone`.
+    /// Computes the rows of a page and merges them into the state, or enters them if `alone`; `next` comes after it.
     fn page<S: Simd>(
         &mut self,
         s: S,
         shape: &Shape<'_>,
         item: &Item<'_>,
-        page: usize,
+        (page, next): (usize, Option<usize>),
         state: &mut StateView<'_>,
         alone: bool,
     ) {
@@ -297,19 +309,18 @@ impl PageSpace {
             return;
         }
         let index = shape.head_page(item, page);
+        let [k_ahead, v_ahead] = match next {
+            Some(page) => shape.ahead(item, page),
+            None => [Ahead::default(); 2],
+        };
         shape.k.load_k(s, index, shape.head_dim, seen.clone(), k);
-        // What is read next arrives while this is computed.
-        shape.v.prefetch(s, index, shape.v_dim);
         let Shape { head_dim: dims, scale, softcap, .. } = *shape;
-        s.run(Scores { k, dims, q, scale, groups: &spans.groups, e });
+        s.run(Scores { k, dims, q, scale, groups: &spans.groups, e, ahead: k_ahead });
         s.run(Softmax { e, seen: &spans.seen, softcap, m, l });
         s.run(MergeSums { spans, m, l, state, c, c_p });
         shape.v.load_v(s, index, shape.v_dim, seen, v);
-        if page + 1 < item.pages.end {
-            shape.k.prefetch(s, shape.head_page(item, page + 1), shape.head_dim);
-        }
         let a = state.a.as_chunks_mut().0;
-        s.run(Values { v, e, runs: &spans.runs, c, c_p, a });
+        s.run(Values { v, e, runs: &spans.runs, c, c_p, a, ahead: v_ahead });
     }
 }
 
@@ -327,9 +338,16 @@ pub fn compute<S: Simd>(
 ) {
     let rows = item.rows(shape.group);
     space.start(s, shape, item);
+    if !pages.is_empty() {
+        // The keys come first and are asked for by whoever reads them.
+        let [_, mut v] = shape.ahead(item, pages.start);
+        v.step(s);
+    }
     for page in pages.clone() {
         let first = if merge { 0 } else { (page - pages.start) * rows };
-        space.page(s, shape, item, page, &mut state.slots(first..first + rows, shape.v_padded), !merge);
+        let state = &mut state.slots(first..first + rows, shape.v_padded);
+        let next = Some(page + 1).filter(|next| pages.contains(next));
+        space.page(s, shape, item, (page, next), state, !merge);
     }
 }
 

@@ -24,6 +24,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Query rows (tokens times query heads per KV head) of a tile, roughly.
 const TILE_ROWS: usize = 126;
+/// Fewest multiply-adds worth waking a thread for: a microsecond or two.
+const MIN_WORK: usize = 1 << 16;
 /// Fewest pages worth a work item of their own.
 const MIN_PAGES: usize = 4;
 
@@ -152,18 +154,21 @@ impl Engine<'_> {
         let threads = self.pool.threads();
         let span = pages.div_ceil(4 * threads).max(MIN_PAGES);
         let can_split = items.iter().any(|i| i.pages.len() > span);
-        if threads > 1 && items.len() < 4 * threads && can_split {
+        let work = items.iter().fold(0usize, |sum, i| sum.saturating_add(i.work(shape)));
+        if work < MIN_WORK {
+            self.whole(shape, &items, items.len(), out);
+        } else if threads > 1 && items.len() < 4 * threads && can_split {
             self.split(shape, &items, span, out);
         } else {
-            self.whole(shape, &items, out);
+            self.whole(shape, &items, 1, out);
         }
     }
 
-    /// One work item each, all pages in order.
-    fn whole(self, shape: &Shape<'_>, items: &[Item<'_>], out: &mut [f32]) {
+    /// All pages of an item in order, `chunk` items at a time.
+    fn whole(self, shape: &Shape<'_>, items: &[Item<'_>], chunk: usize, out: &mut [f32]) {
         let out = SharedMut::new(out);
         let workspaces = &self.scratch.workspaces;
-        self.pool.chunks(items.len(), 1, |range| {
+        self.pool.chunks(items.len(), chunk, |range| {
             AttentionScratch::with_workspace(workspaces, |ws| {
                 for item in &items[range] {
                     dispatch!(self.isa, s => whole_item(s, shape, item, ws, &out));

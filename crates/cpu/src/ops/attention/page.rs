@@ -4,7 +4,7 @@
 //! [`GROUP`] rows by one or more panels of 16 positions or columns, each sum added in ascending order in a register of its own.
 
 use super::spans::{Run, Span};
-use crate::ops::kv::{Line, PANEL};
+use crate::ops::kv::{Ahead, Line, PANEL};
 use crate::simd::{Kernel, Simd, exp_nonpositive, fold64, tanh};
 use minfer_graph::PAGE;
 use std::ops::Range;
@@ -153,6 +153,8 @@ pub struct Scores<'a> {
     pub groups: &'a [Span],
     /// `[row][pos]`.
     pub e: &'a mut [Row],
+    /// Memory to ask for meanwhile.
+    pub ahead: Ahead<'a>,
 }
 
 impl Kernel for Scores<'_> {
@@ -160,7 +162,8 @@ impl Kernel for Scores<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Scores { k, dims, q, scale, groups, e } = self;
+        let Scores { k, dims, q, scale, groups, e, ahead } = self;
+        let mut ahead = ahead.in_steps(groups.len() * PANELS / 2);
         let near = if groups.len() <= 2 { PANELS } else { (NEAR_LINES / dims).clamp(1, PANELS) };
         for first in (0..PANELS).step_by(near) {
             for Span { rows, seen } in groups {
@@ -171,7 +174,7 @@ impl Kernel for Scores<'_> {
                 }
                 let q = &q[rows.start * dims..rows.end * dims];
                 let e = &mut e[rows.clone()];
-                by_rows!(rows.len(), score_panels(s, q, k, dims, scale, e, from..to));
+                by_rows!(rows.len(), score_panels(s, q, k, dims, scale, e, from..to, &mut ahead));
             }
         }
     }
@@ -186,13 +189,16 @@ fn score_panels<S: Simd, const R: usize, const P: usize>(
     scale: f32,
     e: &mut [Row],
     range: Range<usize>,
+    ahead: &mut Ahead<'_>,
 ) {
     let mut at = range.start;
     while at + P <= range.end {
+        ahead.step(s);
         score::<S, R, P>(s, q, panels(&k[at * dims..], dims), scale, e, at * PANEL);
         at += P;
     }
     while at < range.end {
+        ahead.step(s);
         score::<S, R, 1>(s, q, panels(&k[at * dims..], dims), scale, e, at * PANEL);
         at += 1;
     }
@@ -334,6 +340,8 @@ pub struct Values<'a> {
     pub c_p: &'a [f32],
     /// `[row][panel][16]`.
     pub a: &'a mut [Line],
+    /// Memory to ask for meanwhile.
+    pub ahead: Ahead<'a>,
 }
 
 impl Kernel for Values<'_> {
@@ -341,8 +349,9 @@ impl Kernel for Values<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Values { v, e, runs, c, c_p, a } = self;
+        let Values { v, e, runs, c, c_p, a, ahead } = self;
         let width = v.len() / PAGE;
+        let mut ahead = ahead.in_steps(runs.len() * width / 2);
         for first in (0..width).step_by(NEAR_PANELS) {
             let columns = first..width.min(first + NEAR_PANELS);
             for run in runs {
@@ -351,7 +360,7 @@ impl Kernel for Values<'_> {
                 let e = &e[rows.clone()];
                 let a = &mut a[rows.start * width..rows.end * width];
                 let seen = run.span.seen.clone();
-                by_rows!(rows.len(), weigh_panels(s, e, v, seen, scales, a, columns.clone()));
+                by_rows!(rows.len(), weigh_panels(s, e, v, seen, scales, a, columns.clone(), &mut ahead));
             }
         }
     }
@@ -366,14 +375,17 @@ fn weigh_panels<S: Simd, const R: usize, const P: usize>(
     scales: Option<(&[f32], &[f32])>,
     a: &mut [Line],
     columns: Range<usize>,
+    ahead: &mut Ahead<'_>,
 ) {
     let Some(e) = e.first_chunk::<R>() else { return };
     let mut at = columns.start;
     while at + P <= columns.end {
+        ahead.step(s);
         weigh::<S, R, P>(s, e, panels(&v[at * PAGE..], PAGE), seen.clone(), scales, a, at);
         at += P;
     }
     while at < columns.end {
+        ahead.step(s);
         weigh::<S, R, 1>(s, e, panels(&v[at * PAGE..], PAGE), seen.clone(), scales, a, at);
         at += 1;
     }

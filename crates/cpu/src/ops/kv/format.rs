@@ -196,20 +196,43 @@ impl<'a> Region<'a> {
 }
 
 /// Cache line.
-const LINE: usize = 64;
+const CACHE_LINE: usize = 64;
 
-impl Region<'_> {
-    /// Asks for a head page before it is read.
+/// A head page that will be read soon: a part of it is asked for at a time, while something else is computed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ahead<'a> {
+    bytes: &'a [u8],
+    /// Bytes to ask for in a step.
+    step: usize,
+}
+
+impl Ahead<'_> {
+    /// The same in a number of steps.
+    pub fn in_steps(self, steps: usize) -> Self {
+        let step = self.bytes.len().div_ceil(steps.max(1)).next_multiple_of(CACHE_LINE);
+        Ahead { step, ..self }
+    }
+
+    /// Asks for the next part.
     #[inline(always)]
-    pub fn prefetch<S: Simd>(&self, s: S, index: usize, dim: usize) {
-        let (bytes, len): (&[u8], usize) = match self {
-            Region::F16(w) => (bytemuck::cast_slice(w), 2 * u16::head_page(dim)),
-            Region::F32(w) => (bytemuck::cast_slice(w), 4 * f32::head_page(dim)),
-            Region::Q8_0(w) => (bytemuck::cast_slice(w), 2 * Q8_0::head_page(dim)),
-        };
-        for at in (index * len..(index + 1) * len).step_by(LINE) {
-            s.prefetch(bytes, at);
+    pub fn step<S: Simd>(&mut self, s: S) {
+        let (now, later) = self.bytes.split_at(self.step.min(self.bytes.len()));
+        for at in (0..now.len()).step_by(CACHE_LINE) {
+            s.prefetch(now, at);
         }
+        self.bytes = later;
+    }
+}
+
+impl<'a> Region<'a> {
+    /// A head page that is read later.
+    pub fn ahead(&self, index: usize, dim: usize) -> Ahead<'a> {
+        let bytes: &[u8] = match self {
+            Region::F16(w) => bytemuck::cast_slice(head_page::<u16>(w, index, dim)),
+            Region::F32(w) => bytemuck::cast_slice(head_page::<f32>(w, index, dim)),
+            Region::Q8_0(w) => bytemuck::cast_slice(head_page::<Q8_0>(w, index, dim)),
+        };
+        Ahead { bytes, step: bytes.len() }
     }
 }
 

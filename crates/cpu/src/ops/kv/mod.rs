@@ -10,7 +10,7 @@ use crate::buffers::{BufferPool, typed};
 use crate::dispatch;
 use crate::pool::Pool;
 use crate::simd::{Isa, Simd};
-pub use format::{Line, PANEL, Region};
+pub use format::{Ahead, Line, PANEL, Region};
 use format::{RegionMut, Side};
 use minfer_graph::{BackendError, BufferSlice, Graph, KvPair, KvShape, KvTypes, PAGE, Unsupported};
 pub use rotate::RotateQuery;
