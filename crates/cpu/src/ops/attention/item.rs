@@ -2,12 +2,15 @@
 
 use super::page::{GROUP, PackQueries, Row, Scores, Softmax, Values};
 use super::spans::{Spans, groups};
-use crate::ops::kv::{Ahead, Line, PANEL, Region};
+use crate::ops::kv::{Ahead, Line, PANEL, Part, Region};
 use crate::ops::parallel::SharedMut;
 use crate::ops::vector::{Pairwise, load_tail, store_tail, zip};
 use crate::simd::{Kernel, Simd, exp_nonpositive};
 use minfer_graph::{Attention, PAGE};
 use std::ops::Range;
+
+/// Rows of an item that reads pages from where they are: two groups.
+const MOST_ONCE: usize = 2 * GROUP;
 
 /// A sequence of the batch.
 #[derive(Clone, Debug)]
@@ -313,14 +316,15 @@ impl PageSpace {
             Some(page) => shape.ahead(item, page),
             None => [Ahead::default(); 2],
         };
-        shape.k.load_k(s, index, shape.head_dim, seen.clone(), k);
-        let Shape { head_dim: dims, scale, softcap, .. } = *shape;
-        s.run(Scores { k, dims, q, scale, groups: &spans.groups, e, ahead: k_ahead });
+        let Shape { head_dim: dims, v_dim, scale, softcap, .. } = *shape;
+        let once = item.rows(shape.group) <= MOST_ONCE;
+        let part = Part { index, dim: dims, positions: seen, once };
+        shape.k.with_k(s, &part, k, Scores { dims, q, scale, groups: &spans.groups, e, ahead: k_ahead });
         s.run(Softmax { e, seen: &spans.seen, softcap, m, l });
         s.run(MergeSums { spans, m, l, state, c, c_p });
-        shape.v.load_v(s, index, shape.v_dim, seen, v);
-        let a = state.a.as_chunks_mut().0;
-        s.run(Values { v, e, runs: &spans.runs, c, c_p, a, ahead: v_ahead });
+        let (a, width) = (state.a.as_chunks_mut().0, shape.v_padded / PANEL);
+        let values = Values { width, e, runs: &spans.runs, c, c_p, a, ahead: v_ahead };
+        shape.v.with_v(s, &Part { dim: v_dim, ..part }, v, values);
     }
 }
 

@@ -4,13 +4,13 @@
 //! [`GROUP`] rows by one or more panels of 16 positions or columns, each sum added in ascending order in a register of its own.
 
 use super::spans::{Run, Span};
-use crate::ops::kv::{Ahead, Line, PANEL};
+use crate::ops::kv::{Ahead, Line, PANEL, Panel, PanelKernel, Panels};
 use crate::simd::{Kernel, Simd, exp_nonpositive, fold64, tanh};
 use minfer_graph::PAGE;
 use std::ops::Range;
 
-/// Panels per page.
-const PANELS: usize = PAGE / PANEL;
+/// Panels of keys per page.
+const KEY_PANELS: usize = PAGE / PANEL;
 /// Most rows computed together. Six rows and two vectors are twelve sums, enough to hide the latency of the
 /// multipliers, and leave the registers for what they are made from.
 pub const GROUP: usize = 6;
@@ -25,16 +25,17 @@ pub type Row = [f32; PAGE];
 /// The sums of `R` rows with `P` panels.
 type Sums<S, const R: usize, const P: usize> = [[[<S as Simd>::F; 2]; P]; R];
 
-/// Calls a generic function with the number of rows and of panels at a time: at least eight sums in flight.
+/// Calls a generic function with the number of rows and of panels at a time: eight sums or more
+/// hide the latency of the multipliers; three rows of two panels would need a register too many.
 macro_rules! by_rows {
     ($rows:expr, $function:ident($($arg:expr),*)) => {
         match $rows {
-            1 => $function::<S, 1, 4>($($arg),*),
-            2 => $function::<S, 2, 2>($($arg),*),
-            3 => $function::<S, 3, 2>($($arg),*),
-            4 => $function::<S, 4, 1>($($arg),*),
-            5 => $function::<S, 5, 1>($($arg),*),
-            _ => $function::<S, GROUP, 1>($($arg),*),
+            1 => $function::<_, _, 1, 4>($($arg),*),
+            2 => $function::<_, _, 2, 2>($($arg),*),
+            3 => $function::<_, _, 3, 1>($($arg),*),
+            4 => $function::<_, _, 4, 1>($($arg),*),
+            5 => $function::<_, _, 5, 1>($($arg),*),
+            _ => $function::<_, _, GROUP, 1>($($arg),*),
         }
     };
 }
@@ -72,24 +73,24 @@ impl<const R: usize> Factors<R> for [Row; R] {
     }
 }
 
-/// Adds `a[r][i] * b[p][i][column]` for `i` in `steps`, ascending.
+/// The sum of `a[r][i] * b[p][i][column]` for `i` in `steps`, ascending.
 #[inline(always)]
-fn add_products<S: Simd, const R: usize, const P: usize>(
+fn sum_products<S: Simd, B: Panel, const R: usize, const P: usize>(
     s: S,
     a: &(impl Factors<R> + ?Sized),
-    mut b: [&[Line]; P],
+    mut b: [B; P],
     steps: Range<usize>,
 ) -> Sums<S, R, P> {
     let mut sums = [[[s.zero(); 2]; P]; R];
     // Every index below is less than the length of what it indexes, and the compiler knows.
     let end = steps.end.min(a.steps());
     for b in &mut b {
-        *b = &b[..end];
+        *b = b.up_to(end);
     }
     for i in steps.start..end {
         let mut lines = [[s.zero(); 2]; P];
         for (line, b) in lines.iter_mut().zip(&b) {
-            *line = [s.load(&b[i]), s.load(&b[i][8..])];
+            *line = b.line(s, i);
         }
         for (row, sums) in sums.iter_mut().enumerate() {
             let factor = s.splat(a.at(row, i));
@@ -101,14 +102,14 @@ fn add_products<S: Simd, const R: usize, const P: usize>(
     sums
 }
 
-/// `P` neighbouring panels from the first line on, `len` lines each.
+/// `P` neighbouring panels.
 #[inline(always)]
-fn panels<const P: usize>(lines: &[Line], len: usize) -> [&[Line]; P] {
-    let mut panels: [&[Line]; P] = [&[]; P];
-    for (panel, lines) in panels.iter_mut().zip(lines.chunks_exact(len)) {
-        *panel = lines;
+fn neighbours<B: Panels, const P: usize>(panels: &B, first: usize) -> [B::Panel; P] {
+    let mut list = [panels.panel(first); P];
+    for (i, panel) in list.iter_mut().enumerate().skip(1) {
+        *panel = panels.panel(first + i);
     }
-    panels
+    list
 }
 
 /// Arranges the queries of a group of rows as [`Scores`] takes them: `[dim][row]`.
@@ -123,26 +124,24 @@ impl Kernel for PackQueries<'_, '_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _s: S) {
-        by_rows!(self.queries.len(), pack(self.queries, self.out));
+    fn run<S: Simd>(self, s: S) {
+        by_rows!(self.queries.len(), pack(s, self.queries, self.out));
     }
 }
 
 #[inline(always)]
-fn pack<S: Simd, const R: usize, const P: usize>(queries: &[&[f32]], out: &mut [f32]) {
+fn pack<S: Simd, Q: AsRef<[f32]>, const R: usize, const P: usize>(_s: S, queries: &[Q], out: &mut [f32]) {
     let Some(queries) = queries.first_chunk::<R>() else { return };
     let out = out.as_chunks_mut::<R>().0;
     for (row, q) in queries.iter().enumerate() {
-        for (q, out) in q.iter().zip(out.iter_mut()) {
+        for (q, out) in q.as_ref().iter().zip(out.iter_mut()) {
             out[row] = *q;
         }
     }
 }
 
-/// `scale * (q . k)` of groups of rows with the positions that some row of them sees, in whole panels.
+/// `scale * (q . k)` of groups of rows with the positions that some row of them sees, in whole panels of keys.
 pub struct Scores<'a> {
-    /// `[panel][dim]`.
-    pub k: &'a [Line],
     /// Values per key.
     pub dims: usize,
     /// Group after group `[dim][row]`.
@@ -157,15 +156,13 @@ pub struct Scores<'a> {
     pub ahead: Ahead<'a>,
 }
 
-impl Kernel for Scores<'_> {
-    type Output = ();
-
+impl PanelKernel for Scores<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Scores { k, dims, q, scale, groups, e, ahead } = self;
-        let mut ahead = ahead.in_steps(groups.len() * PANELS / 2);
-        let near = if groups.len() <= 2 { PANELS } else { (NEAR_LINES / dims).clamp(1, PANELS) };
-        for first in (0..PANELS).step_by(near) {
+    fn run<S: Simd>(self, s: S, k: impl Panels) {
+        let Scores { dims, q, scale, groups, e, ahead } = self;
+        let mut ahead = ahead.in_steps(groups.len() * KEY_PANELS / 2);
+        let near = if groups.len() <= 2 { KEY_PANELS } else { (NEAR_LINES / dims).clamp(1, KEY_PANELS) };
+        for first in (0..KEY_PANELS).step_by(near) {
             for Span { rows, seen } in groups {
                 let from = first.max(seen.start / PANEL);
                 let to = (first + near).min(seen.end.div_ceil(PANEL));
@@ -174,17 +171,21 @@ impl Kernel for Scores<'_> {
                 }
                 let q = &q[rows.start * dims..rows.end * dims];
                 let e = &mut e[rows.clone()];
-                by_rows!(rows.len(), score_panels(s, q, k, dims, scale, e, from..to, &mut ahead));
+                by_rows!(rows.len(), score_panels(s, &k, q, dims, scale, e, from..to, &mut ahead));
             }
         }
     }
 }
 
 #[inline(always)]
-fn score_panels<S: Simd, const R: usize, const P: usize>(
+#[allow(
+    clippy::too_many_arguments,
+    reason = "a closure or a struct of them would hide the loop from the optimiser"
+)]
+fn score_panels<S: Simd, B: Panels, const R: usize, const P: usize>(
     s: S,
+    k: &B,
     q: &[f32],
-    k: &[Line],
     dims: usize,
     scale: f32,
     e: &mut [Row],
@@ -194,26 +195,29 @@ fn score_panels<S: Simd, const R: usize, const P: usize>(
     let mut at = range.start;
     while at + P <= range.end {
         ahead.step(s);
-        score::<S, R, P>(s, q, panels(&k[at * dims..], dims), scale, e, at * PANEL);
+        score::<S, B, R, P>(s, k, q, dims, scale, e, at);
         at += P;
     }
     while at < range.end {
         ahead.step(s);
-        score::<S, R, 1>(s, q, panels(&k[at * dims..], dims), scale, e, at * PANEL);
+        score::<S, B, R, 1>(s, k, q, dims, scale, e, at);
         at += 1;
     }
 }
 
 #[inline(always)]
-fn score<S: Simd, const R: usize, const P: usize>(
+fn score<S: Simd, B: Panels, const R: usize, const P: usize>(
     s: S,
+    k: &B,
     q: &[f32],
-    k: [&[Line]; P],
+    dims: usize,
     scale: f32,
     e: &mut [Row],
-    first: usize,
+    panel: usize,
 ) {
-    let sums = add_products(s, q.as_chunks::<R>().0, k, 0..k[0].len());
+    let k = neighbours::<B, P>(k, panel);
+    let sums = sum_products(s, q.as_chunks::<R>().0, k, 0..dims);
+    let first = panel * PANEL;
     let scale = s.splat(scale);
     for (sums, e) in sums.iter().zip(e) {
         for (sum, out) in sums.iter().zip(e[first..].chunks_exact_mut(PANEL)) {
@@ -328,8 +332,8 @@ fn sum_exp_of_part<S: Simd>(s: S, e: &mut Row, m: f32, seen: &Range<usize>) -> f
 
 /// Weighted values of runs of rows, merged into what their earlier pages gave.
 pub struct Values<'a> {
-    /// `[panel][pos]`.
-    pub v: &'a [Line],
+    /// Panels of values.
+    pub width: usize,
     /// `[row][pos]`.
     pub e: &'a [Row],
     /// Rows that see the same.
@@ -344,13 +348,10 @@ pub struct Values<'a> {
     pub ahead: Ahead<'a>,
 }
 
-impl Kernel for Values<'_> {
-    type Output = ();
-
+impl PanelKernel for Values<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Values { v, e, runs, c, c_p, a, ahead } = self;
-        let width = v.len() / PAGE;
+    fn run<S: Simd>(self, s: S, v: impl Panels) {
+        let Values { width, e, runs, c, c_p, a, ahead } = self;
         let mut ahead = ahead.in_steps(runs.len() * width / 2);
         for first in (0..width).step_by(NEAR_PANELS) {
             let columns = first..width.min(first + NEAR_PANELS);
@@ -360,17 +361,21 @@ impl Kernel for Values<'_> {
                 let e = &e[rows.clone()];
                 let a = &mut a[rows.start * width..rows.end * width];
                 let seen = run.span.seen.clone();
-                by_rows!(rows.len(), weigh_panels(s, e, v, seen, scales, a, columns.clone(), &mut ahead));
+                by_rows!(rows.len(), weigh_panels(s, &v, e, seen, scales, a, columns.clone(), &mut ahead));
             }
         }
     }
 }
 
 #[inline(always)]
-fn weigh_panels<S: Simd, const R: usize, const P: usize>(
+#[allow(
+    clippy::too_many_arguments,
+    reason = "a closure or a struct of them would hide the loop from the optimiser"
+)]
+fn weigh_panels<S: Simd, B: Panels, const R: usize, const P: usize>(
     s: S,
+    v: &B,
     e: &[Row],
-    v: &[Line],
     seen: Range<usize>,
     scales: Option<(&[f32], &[f32])>,
     a: &mut [Line],
@@ -381,27 +386,27 @@ fn weigh_panels<S: Simd, const R: usize, const P: usize>(
     let mut at = columns.start;
     while at + P <= columns.end {
         ahead.step(s);
-        weigh::<S, R, P>(s, e, panels(&v[at * PAGE..], PAGE), seen.clone(), scales, a, at);
+        weigh::<S, B, R, P>(s, v, e, seen.clone(), scales, a, at);
         at += P;
     }
     while at < columns.end {
         ahead.step(s);
-        weigh::<S, R, 1>(s, e, panels(&v[at * PAGE..], PAGE), seen.clone(), scales, a, at);
+        weigh::<S, B, R, 1>(s, v, e, seen.clone(), scales, a, at);
         at += 1;
     }
 }
 
 #[inline(always)]
-fn weigh<S: Simd, const R: usize, const P: usize>(
+fn weigh<S: Simd, B: Panels, const R: usize, const P: usize>(
     s: S,
+    v: &B,
     e: &[Row; R],
-    v: [&[Line]; P],
     seen: Range<usize>,
     scales: Option<(&[f32], &[f32])>,
     a: &mut [Line],
     column: usize,
 ) {
-    let sums = add_products(s, e, v, seen);
+    let sums = sum_products(s, e, neighbours::<B, P>(v, column), seen);
     let width = a.len() / R;
     let Some((c, c_p)) = scales else {
         for (sums, a) in sums.iter().zip(a.chunks_exact_mut(width)) {

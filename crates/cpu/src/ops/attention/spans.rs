@@ -1,7 +1,6 @@
 //! Which rows of a tile are computed together, and what they see of a page.
 
 use super::page::GROUP;
-use minfer_graph::PAGE;
 use std::ops::Range;
 
 /// Neighbouring rows, at most [`GROUP`], and the positions of a page that they see.
@@ -70,11 +69,9 @@ impl Spans {
         self.runs.extend(same.into_iter().flat_map(cut));
         self.groups.clear();
         for rows in groups(0..tokens * group) {
-            let of_group = &self.seen[rows.clone()];
-            let mut seen = PAGE..0;
-            for row in of_group.iter().filter(|r| !r.is_empty()) {
-                seen = seen.start.min(row.start)..seen.end.max(row.end);
-            }
+            let some = || self.seen[rows.clone()].iter().filter(|r| !r.is_empty());
+            let start = some().map(|r| r.start).min().unwrap_or(0);
+            let seen = start..some().map(|r| r.end).max().unwrap_or(0);
             self.groups.push(Span { rows, seen });
         }
     }
@@ -98,7 +95,7 @@ mod tests {
 
     #[test]
     fn groups_are_even() {
-        let lens = |n| groups(3..3 + n).map(|r| r.len()).collect::<Vec<_>>();
+        let lens = |n: usize| groups(3..3 + n).map(|r| r.len()).collect::<Vec<_>>();
         assert_eq!(lens(0), [0; 0]);
         assert_eq!(lens(6), [6]);
         assert_eq!(lens(7), [3, 4]);

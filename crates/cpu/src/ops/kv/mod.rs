@@ -1,7 +1,9 @@
 //! The paged KV cache: the layout of its pages, and the ops that store to it and load from it.
 
 mod format;
+mod panels;
 mod q8;
+mod region;
 mod rotate;
 
 use super::parallel::MIN_PARALLEL;
@@ -10,9 +12,10 @@ use crate::buffers::{BufferPool, typed};
 use crate::dispatch;
 use crate::pool::Pool;
 use crate::simd::{Isa, Simd};
-pub use format::{Ahead, Line, PANEL, Region};
-use format::{RegionMut, Side};
 use minfer_graph::{BackendError, BufferSlice, Graph, KvPair, KvShape, KvTypes, PAGE, Unsupported};
+pub use panels::{Line, PANEL, Panel, PanelKernel, Panels};
+pub use region::{Ahead, Part, Region};
+use region::{RegionMut, Side};
 pub use rotate::RotateQuery;
 use std::ops::Range;
 

@@ -2,7 +2,8 @@
 //!
 //! Keys are rotated before. A head page is the bytes, ordered like the floats of other types, then the scales `[block][pos]`.
 
-use super::format::{KvFormat, Line, PANEL};
+use super::format::KvFormat;
+use super::panels::{Line, PANEL};
 use super::rotate::Rotate;
 use crate::matmul::acts::{levels, scale};
 use crate::simd::{Kernel, Simd};
