@@ -39,11 +39,21 @@ pub struct Spans {
     pub runs: Vec<Run>,
     /// Neighbouring rows, any number, that see something, and whether the page is the first that they see.
     pub merges: Vec<(Range<usize>, bool)>,
+    /// Tokens, rows per token and what all of them see, if they see the same: most pages are like the one before.
+    same: Option<(usize, usize, (Range<usize>, bool))>,
 }
 
 impl Spans {
     /// Fills in a page: `of_token` says what the rows of a token see, and whether the page is their first.
     pub fn fill(&mut self, tokens: usize, group: usize, of_token: impl Fn(usize) -> (Range<usize>, bool)) {
+        let Some(last) = tokens.checked_sub(1) else { return };
+        // What is seen only moves forward from token to token.
+        let ends = (of_token(0), of_token(last));
+        let all = (ends.0 == ends.1).then_some((tokens, group, ends.0));
+        if all.is_some() && all == self.same {
+            return;
+        }
+        self.same = all;
         self.seen.clear();
         self.runs.clear();
         self.merges.clear();
@@ -105,12 +115,12 @@ mod tests {
     #[test]
     fn rows_that_see_the_same_run_together() {
         let mut spans = Spans::default();
-        // Token 0 sees nothing, 1 a part, 2 and 3 the whole page.
-        let of_token = |t: usize| ([0..0, 5..64, 0..64, 0..64][t].clone(), t == 1);
+        // Token 0 sees nothing, 1 a position, 2 and 3 the whole page.
+        let of_token = |t: usize| ([0..0, 0..1, 0..64, 0..64][t].clone(), t == 1);
         spans.fill(4, 2, of_token);
         let run = |rows, seen, first| Run { span: Span { rows, seen }, first };
-        assert_eq!(spans.runs, [run(2..4, 5..64, true), run(4..8, 0..64, false)]);
-        assert_eq!(spans.groups, [Span { rows: 0..4, seen: 5..64 }, Span { rows: 4..8, seen: 0..64 }]);
+        assert_eq!(spans.runs, [run(2..4, 0..1, true), run(4..8, 0..64, false)]);
+        assert_eq!(spans.groups, [Span { rows: 0..4, seen: 0..1 }, Span { rows: 4..8, seen: 0..64 }]);
         assert_eq!(spans.merges, [(2..4, true), (4..8, false)]);
         assert_eq!(spans.union(), 0..64);
         assert_eq!(spans.seen.len(), 8);
