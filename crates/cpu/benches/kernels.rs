@@ -63,7 +63,7 @@ fn products(c: &mut Criterion) {
             let x = &x[..tokens * COLS];
             let mut acts = Activations::new();
             acts.quantize(isa, &pool, x, tokens, COLS, ActPrecision::Int8).unwrap();
-            let input = Input { x, rows: tokens, cols: COLS, quant: ty.is_quantized().then_some(&acts) };
+            let input = Input { x, rows: tokens, cols: COLS, quant: ty.is_quantized().then(|| acts.rows()) };
             let mut turn = weights.iter().cycle();
             group.bench_function(BenchmarkId::from_parameter(tokens), |b| {
                 b.iter(|| {

@@ -9,9 +9,13 @@ use crate::pool::Pool;
 use crate::simd::Isa;
 use minfer_graph::{
     Backend, BackendError, BackendTag, BufferId, BufferRules, BufferSlice, Capture, Graph, KvPair,
-    MemoryInfo, Node, NodeCall, NodeId, Unsupported, WeightBytes, WeightSpec,
+    MemoryInfo, Node, NodeCall, NodeId, StepDims, Unsupported, WeightBytes, WeightSpec,
 };
-use std::sync::Arc;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Steps of at most so many tokens are run by one team from their first node to their last: their nodes take microseconds.
+const BATCHED: usize = 16;
 
 /// How the backend runs. Results don't depend on any of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +33,8 @@ pub struct CpuBackend {
     isa: Isa,
     buffers: BufferPool,
     weights: Weights,
-    scratch: Scratch,
+    /// Of each member of a team.
+    scratch: Vec<Mutex<Scratch>>,
     captures: Vec<Capture>,
     /// What it says of its memory; the host's own figures if absent.
     memory: Option<MemoryInfo>,
@@ -43,12 +48,13 @@ impl CpuBackend {
     }
 
     fn on(pool: Arc<Pool>, isa: Isa) -> Self {
+        let scratch = (0..pool.threads()).map(|_| Mutex::default()).collect();
         CpuBackend {
             pool,
             isa,
             buffers: BufferPool::new(),
             weights: Weights::default(),
-            scratch: Scratch::default(),
+            scratch,
             captures: Vec::new(),
             memory: None,
         }
@@ -143,15 +149,33 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn takes_batches(&self, dims: StepDims) -> bool {
+        dims.tokens <= BATCHED
+    }
+
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError> {
-        kernel(&call.node.op).run(Ctx {
-            call,
-            buffers: &mut self.buffers,
-            weights: &self.weights,
-            pool: &self.pool,
-            isa: self.isa,
-            scratch: &mut self.scratch,
-        })
+        self.execute_nodes(&[*call]).map_err(|(_, e)| e)
+    }
+
+    fn execute_nodes(&mut self, calls: &[NodeCall<'_>]) -> Result<(), (usize, BackendError)> {
+        let failed = Mutex::new(None);
+        self.pool.team_on(calls.len(), |team, i| {
+            let mut scratch = self.scratch[team.index()].lock().unwrap_or_else(PoisonError::into_inner);
+            let result = kernel(&calls[i].node.op).run(Ctx {
+                call: &calls[i],
+                buffers: &self.buffers,
+                weights: &self.weights,
+                team,
+                pool: &self.pool,
+                isa: self.isa,
+                scratch: &mut scratch,
+            });
+            let Err(e) = result else { return ControlFlow::Continue(()) };
+            // All members see the same inputs and fail alike; should one fail alone, the others don't wait for it.
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((i, e));
+            ControlFlow::Break(())
+        });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
     fn capture(&mut self, node: NodeId, src: BufferSlice) -> Result<(), BackendError> {

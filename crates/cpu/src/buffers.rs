@@ -1,9 +1,10 @@
 //! The backend's memory: a slot map of 64-byte aligned buffers with a free list.
 //!
-//! Kernels never see a buffer, only the byte ranges that [`BufferPool::access`] hands out after it
+//! Kernels never see a buffer, only the byte ranges that [`BufferPool::share`] hands out after it
 //! has checked that they exist and that nothing written overlaps anything else in the same call.
 
 use crate::matmul::Region;
+use crate::matmul::shared::SharedMut;
 use minfer_graph::{BackendError, BufferId, BufferSlice};
 use std::alloc::Layout;
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ struct Buffer {
 // SAFETY: a `Buffer` owns its memory alone and has no thread affinity; all access goes through
 // the pool, which needs `&mut self` for it.
 unsafe impl Send for Buffer {}
+// SAFETY: as above; what threads do with the bytes at the same time is on `BufferPool::share`.
+unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// Zeroed memory. Large regions (a KV cache) stay untouched until first use.
@@ -83,7 +86,7 @@ impl Drop for Buffer {
 }
 
 /// Ranges to read and ranges to write.
-pub type Views<'a, const R: usize, const W: usize> = ([&'a [u8]; R], [&'a mut [u8]; W]);
+pub type Views<'a, const R: usize, const W: usize> = ([&'a [u8]; R], [SharedMut<'a, u8>; W]);
 
 /// The buffers of a backend. Ids are never used twice, so a stale id is an error and not another buffer.
 #[derive(Default)]
@@ -167,42 +170,53 @@ impl BufferPool {
         }
     }
 
-    /// The bytes of several ranges at once. Reads may overlap each other; a write may overlap nothing.
-    pub fn access<const R: usize, const W: usize>(
-        &mut self,
+    /// The bytes of several ranges for the members of a team. Reads may overlap each other; a write may overlap nothing.
+    ///
+    /// # Safety
+    ///
+    /// All who hold views of the pool at the same time asked for the same ranges.
+    pub unsafe fn share<const R: usize, const W: usize>(
+        &self,
         reads: [BufferSlice; R],
         writes: [BufferSlice; W],
     ) -> Result<Views<'_, R, W>, BackendError> {
+        self.check_overlaps(&reads, &writes)?;
+        let mut read: [&[u8]; R] = [&[]; R];
+        for (view, &s) in read.iter_mut().zip(&reads) {
+            // SAFETY: `locate` checked the range, the memory was initialised when it was allocated, and nobody writes it:
+            // no range in `writes` overlaps it, and by the caller's promise others write to these alone.
+            *view = unsafe { std::slice::from_raw_parts(self.locate(s)?.as_ptr(), s.len) };
+        }
+        let mut write = [SharedMut::new(&mut []); W];
+        for (view, &s) in write.iter_mut().zip(&writes) {
+            // SAFETY: as above; all who touch the range do so through such a view.
+            *view = unsafe { SharedMut::from_raw(self.locate(s)?, s.len) };
+        }
+        Ok((read, write))
+    }
+
+    fn check_overlaps(&self, reads: &[BufferSlice], writes: &[BufferSlice]) -> Result<(), BackendError> {
         for (i, &w) in writes.iter().enumerate() {
             if let Some(&other) = reads.iter().chain(&writes[..i]).find(|&&o| overlaps(w, o)) {
                 return Err(BackendError::BadBuffer(format!("written range {w:?} overlaps {other:?}")));
             }
         }
-        let mut read: [&[u8]; R] = [&[]; R];
-        for (view, &s) in read.iter_mut().zip(&reads) {
-            let start = self.locate(s)?;
-            // SAFETY: `locate` checked the range (a dangling start has length 0), the memory was
-            // initialised when it was allocated, `&mut self` is borrowed for the views' lifetime, and no
-            // range in `writes` overlaps this one.
-            *view = unsafe { std::slice::from_raw_parts(start.as_ptr(), s.len) };
-        }
-        let mut write: [&mut [u8]; W] = std::array::from_fn(|_| Default::default());
-        for (view, &s) in write.iter_mut().zip(&writes) {
-            let start = self.locate(s)?;
-            // SAFETY: as above, and no other range of this call, read or written, overlaps it.
-            *view = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), s.len) };
-        }
-        Ok((read, write))
+        Ok(())
     }
 
     /// The bytes of one range, to read.
     pub fn read(&mut self, s: BufferSlice) -> Result<&[u8], BackendError> {
-        self.access([s], []).map(|([bytes], [])| bytes)
+        let start = self.locate(s)?;
+        // SAFETY: `locate` checked the range (a dangling start has length 0), the memory was initialised when it was
+        // allocated, and `&mut self` is borrowed for the view's lifetime.
+        Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), s.len) })
     }
 
     /// The bytes of one range, to write.
     pub fn write(&mut self, s: BufferSlice) -> Result<&mut [u8], BackendError> {
-        self.access([], [s]).map(|([], [bytes])| bytes)
+        let start = self.locate(s)?;
+        // SAFETY: as in `read`.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), s.len) })
     }
 }
 
@@ -214,12 +228,6 @@ fn overlaps(a: BufferSlice, b: BufferSlice) -> bool {
 /// Bytes as values; an error if they are misaligned or no whole number of values.
 pub fn typed<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Result<&[T], BackendError> {
     bytemuck::try_cast_slice(bytes).map_err(|e| bad_cast::<T>(bytes.len(), e))
-}
-
-/// Bytes as values to write; an error if they are misaligned or no whole number of values.
-pub fn typed_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> Result<&mut [T], BackendError> {
-    let len = bytes.len();
-    bytemuck::try_cast_slice_mut(bytes).map_err(|e| bad_cast::<T>(len, e))
 }
 
 fn bad_cast<T>(len: usize, e: bytemuck::PodCastError) -> BackendError {
@@ -259,11 +267,14 @@ mod tests {
         assert!(pool.write(slice(a, 200, 56)).is_ok());
         assert!(pool.write(slice(a, 200, 57)).is_err());
         assert!(pool.write(slice(a, usize::MAX, 57)).is_err());
-        assert!(pool.access([slice(a, 0, 64), slice(a, 32, 64)], [slice(a, 96, 8)]).is_ok());
-        assert!(pool.access([slice(a, 0, 64)], [slice(a, 63, 8)]).is_err());
-        assert!(pool.access([], [slice(a, 0, 64), slice(a, 0, 64)]).is_err());
-        assert!(pool.access([slice(BufferId(9), 5, 0)], [slice(a, 0, 64)]).is_ok());
-        let ([bytes], []) = pool.access([slice(a, 2, 8)], []).unwrap();
+        // SAFETY: each result is gone before the next call.
+        unsafe {
+            assert!(pool.share([slice(a, 0, 64), slice(a, 32, 64)], [slice(a, 96, 8)]).is_ok());
+            assert!(pool.share([slice(a, 0, 64)], [slice(a, 63, 8)]).is_err());
+            assert!(pool.share([], [slice(a, 0, 64), slice(a, 0, 64)]).is_err());
+            assert!(pool.share([slice(BufferId(9), 5, 0)], [slice(a, 0, 64)]).is_ok());
+        }
+        let bytes = pool.read(slice(a, 2, 8)).unwrap();
         assert!(typed::<f32>(bytes).is_err());
     }
 

@@ -12,9 +12,11 @@ mod memory;
 mod ops;
 pub mod pool;
 pub mod simd;
+mod team;
 pub mod threads;
 
 pub use backend::{CpuBackend, CpuOptions};
 pub use pool::Pool;
 pub use simd::Isa;
+pub use team::Team;
 pub use threads::default_threads;

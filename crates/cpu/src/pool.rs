@@ -5,24 +5,25 @@
 //! shared machine, a quota) costs its help but never a wait. Between jobs workers spin for a moment, because the next
 //! operation of a graph follows within microseconds, and then park.
 
+use crate::team::{Broken, Meeting, Team, spin_until};
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a worker looks for the next job before it parks.
-const SPIN: Duration = Duration::from_micros(100);
+const SPIN: Duration = Duration::from_millis(1);
 
 /// A borrowed job without its lifetime; see [`Pool::run`] for why that is sound.
 type Job = *const (dyn Fn(usize) + Sync);
 
 /// A value on its own cache lines, so that spinning on one word does not slow writes to another.
 #[repr(align(128))]
-struct Line<T>(T);
+pub(crate) struct Line<T>(pub(crate) T);
 
 /// Bit of [`Shared::state`].
 const OPEN: u64 = 1 << 31;
@@ -45,6 +46,8 @@ struct Shared {
     /// First panic of a worker during the job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     spin: Duration,
+    /// Where a team meets.
+    meeting: Meeting,
 }
 
 // SAFETY: `job` is the only field that is not already shareable. The caller writes it while no worker is
@@ -72,14 +75,16 @@ impl Pool {
     pub fn new(threads: usize) -> Pool {
         let threads = threads.max(1);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        // Spinning with more threads than processors takes time from those who work.
+        let spin = if threads > cpus { Duration::ZERO } else { SPIN };
         let shared = Arc::new(Shared {
             state: Line(AtomicU64::new(0)),
             job: UnsafeCell::new(None),
             closing: AtomicBool::new(false),
             parked: (1..threads).map(|_| Line(AtomicBool::new(false))).collect(),
             panic: Mutex::new(None),
-            // Spinning with more threads than processors takes time from those who work.
-            spin: if threads > cpus { Duration::ZERO } else { SPIN },
+            spin,
+            meeting: Meeting::new(spin),
         });
         let mut handles = Vec::new();
         for index in 1..threads {
@@ -113,9 +118,66 @@ impl Pool {
         if self.workers.is_empty() || INSIDE.get() {
             return f(0);
         }
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let job: &(dyn Fn(usize) + Sync) = &f;
-        // SAFETY: only the lifetime changes. `run` does not return or unwind before the job is closed and nobody is
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.dispatch(&turn, &f);
+    }
+
+    /// Runs `f` on a team: this thread and the workers that arrive in time; see [`Team`]. Called from inside a job, the
+    /// team is this thread alone.
+    ///
+    /// # Panics
+    ///
+    /// With the first panic of `f`, after all members have finished or left.
+    pub fn team(&self, f: impl Fn(&Team<'_>) + Sync) {
+        self.team_on(1, |team, _| {
+            f(team);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Runs `f` for the items `0..n` in order, on a team that workers may join before each of them. Every member calls `f`
+    /// for an item and returns from it once all are done with it. [`ControlFlow::Break`] ends the work for all.
+    ///
+    /// # Panics
+    ///
+    /// As [`Pool::team`].
+    pub fn team_on(&self, n: usize, f: impl Fn(&Team<'_>, usize) -> ControlFlow<()> + Sync) {
+        let work = |meeting: &Meeting, (team, first): (Team<'_>, usize)| {
+            let member = AssertUnwindSafe(|| {
+                for item in first..n {
+                    if f(&team, item).is_break() {
+                        return meeting.end();
+                    }
+                    team.between(item + 1);
+                }
+            });
+            if let Err(panic) = catch_unwind(member) {
+                meeting.end();
+                if !panic.is::<Broken>() {
+                    resume_unwind(panic);
+                }
+            }
+        };
+        if self.workers.is_empty() || INSIDE.get() {
+            let meeting = Meeting::new(Duration::ZERO);
+            return work(&meeting, (meeting.first(0), 0));
+        }
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let meeting = &self.shared.meeting;
+        meeting.reset();
+        self.dispatch(&turn, &|worker| {
+            if worker == 0 {
+                work(meeting, (meeting.first(self.workers.len()), 0));
+                meeting.end();
+            } else if let Some(place) = meeting.ask() {
+                work(meeting, place);
+            }
+        });
+    }
+
+    /// Runs a job; the caller holds `turn`.
+    fn dispatch(&self, _turn: &MutexGuard<'_, ()>, job: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: only the lifetime changes. This does not return or unwind before the job is closed and nobody is
         // inside, and no worker touches the job after it left, so that `f` outlives every use.
         let job: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(job) };
         self.publish(Some(job));
@@ -169,8 +231,8 @@ impl Pool {
     /// Lets nobody join any more and waits for those who did.
     fn close_and_wait(&self) {
         let state = &self.shared.state.0;
-        let inside = state.fetch_and(!OPEN, Ordering::AcqRel) & INSIDE_MASK;
         let done = || state.load(Ordering::Acquire) & INSIDE_MASK == 0;
+        let inside = state.fetch_and(!OPEN, Ordering::AcqRel) & INSIDE_MASK;
         if inside == 0 || spin_until(self.shared.spin, done) {
             return;
         }
@@ -203,22 +265,6 @@ fn call(job: &(dyn Fn(usize) + Sync), index: usize) -> Result<(), Box<dyn Any + 
     let result = catch_unwind(AssertUnwindSafe(|| job(index)));
     INSIDE.set(false);
     result
-}
-
-/// Spins until `done`, at most for `limit`; whether it was.
-fn spin_until(limit: Duration, done: impl Fn() -> bool) -> bool {
-    let start = Instant::now();
-    loop {
-        for _ in 0..64 {
-            if done() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        if start.elapsed() >= limit {
-            return false;
-        }
-    }
 }
 
 /// A worker's life.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Rng, TYPES, bits, random_weights, spec};
-use minfer_cpu::matmul::{Activations, Input, Job, PackedWeight, matmul, matmul_many};
+use minfer_cpu::matmul::{Activations, Input, Job, PackedWeight, SharedMut, matmul, matmul_many};
 use minfer_cpu::{Isa, Pool};
 use minfer_gguf::TensorType;
 use minfer_graph::{ActPrecision, BackendError};
@@ -27,7 +27,7 @@ fn product(
         acts.quantize(isa, pool, x, rows, cols, act).unwrap();
     }
     let mut out = vec![f32::NAN; rows * n];
-    let input = Input { x, rows, cols, quant: weight.is_quantized().then_some(&acts) };
+    let input = Input { x, rows, cols, quant: weight.is_quantized().then(|| acts.rows()) };
     matmul(isa, pool, weight, &input, bias, &mut out).unwrap();
     out
 }
@@ -301,10 +301,13 @@ fn several_weights_share_an_input() {
     let mut acts = Activations::new();
     acts.quantize(Isa::detect(), &pool, &x, tokens, cols, ActPrecision::Int8).unwrap();
     let mut out: Vec<_> = shapes.iter().map(|&(_, n)| vec![f32::NAN; tokens * n]).collect();
-    let mut jobs: Vec<_> =
-        weights.iter().zip(&mut out).map(|(weight, out)| Job { weight, bias: None, out }).collect();
-    let input = Input { x: &x, rows: tokens, cols, quant: Some(&acts) };
-    matmul_many(Isa::detect(), &pool, &input, &mut jobs).unwrap();
+    let jobs: Vec<_> = weights
+        .iter()
+        .zip(&mut out)
+        .map(|(weight, out)| Job { weight, bias: None, out: SharedMut::new(out) })
+        .collect();
+    let input = Input { x: &x, rows: tokens, cols, quant: Some(acts.rows()) };
+    matmul_many(Isa::detect(), &pool, &input, &jobs).unwrap();
     for (((ty, _), data), out) in shapes.iter().zip(&data).zip(&out) {
         assert_eq!(bits(out), bits(&common::matmul(*ty, data, &x, cols, 1, None)), "{ty}");
     }
@@ -338,12 +341,12 @@ fn mistakes_are_errors() {
         let input = Input { x, rows, cols: 32, quant };
         matches!(matmul(isa, &pool, &weight, &input, bias, out), Err(BackendError::BadBuffer(_)))
     };
-    assert!(!bad(2, &x, Some(&acts), None, &mut [0.0; 2]));
+    assert!(!bad(2, &x, Some(acts.rows()), None, &mut [0.0; 2]));
     assert!(bad(2, &x, None, None, &mut [0.0; 2]));
-    assert!(bad(1, &x[..32], Some(&acts), None, &mut [0.0; 1]));
-    assert!(bad(2, &x[1..], Some(&acts), None, &mut [0.0; 2]));
-    assert!(bad(2, &x, Some(&acts), None, &mut [0.0; 3]));
-    assert!(bad(2, &x, Some(&acts), Some(&x[..2]), &mut [0.0; 2]));
+    assert!(bad(1, &x[..32], Some(acts.rows()), None, &mut [0.0; 1]));
+    assert!(bad(2, &x[1..], Some(acts.rows()), None, &mut [0.0; 2]));
+    assert!(bad(2, &x, Some(acts.rows()), None, &mut [0.0; 3]));
+    assert!(bad(2, &x, Some(acts.rows()), Some(&x[..2]), &mut [0.0; 2]));
 }
 
 #[test]

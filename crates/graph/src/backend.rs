@@ -214,6 +214,19 @@ pub trait Backend: Send {
     /// Runs or queues one node.
     fn execute_node(&mut self, call: &NodeCall<'_>) -> Result<(), BackendError>;
 
+    /// Whether [`Backend::execute_nodes`] gains from taking all nodes of a split at once in a step of this size.
+    fn takes_batches(&self, _dims: StepDims) -> bool {
+        false
+    }
+
+    /// Runs or queues nodes in order.
+    ///
+    /// # Errors
+    /// That of the first node that fails, with its place in the list. No later one has run.
+    fn execute_nodes(&mut self, calls: &[NodeCall<'_>]) -> Result<(), (usize, BackendError)> {
+        calls.iter().enumerate().try_for_each(|(i, call)| self.execute_node(call).map_err(|e| (i, e)))
+    }
+
     /// Runs a whole recorded split in one launch; `Ok(false)` means the nodes must be executed.
     fn replay(&mut self, _key: &ReplayKey) -> Result<bool, BackendError> {
         Ok(false)

@@ -5,7 +5,7 @@
 //! backend was synchronised, so that every output is final and readable.
 
 use crate::alloc::GraphAllocator;
-use crate::backend::{BackendTag, Backends, BufferSlice, Capture, NodeCall, ReplayKey};
+use crate::backend::{BackendTag, Backends, BufferSlice, Capture, KvPair, NodeCall, ReplayKey};
 use crate::dump::trace_plan;
 use crate::error::{BackendError, GraphError};
 use crate::graph::{Graph, Node, NodeId};
@@ -18,6 +18,7 @@ use crate::shape::{DType, StepDims};
 use crate::split::{Split, split_graph};
 use crate::verify::topo_order;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -63,7 +64,7 @@ pub struct Step<'a> {
     pub capture: Option<&'a mut CaptureSink<'a>>,
     /// Told of every node when it has finished: each is waited for, and replay is off. Costs nothing when absent.
     pub observe: Option<&'a NodeObserver<'a>>,
-    /// Looked at before every node; once true, the step ends with [`BackendError::Cancelled`].
+    /// Looked at before every node, and before a split that its backend takes at once; when true, the step ends with [`BackendError::Cancelled`].
     pub cancel: Option<&'a AtomicBool>,
     /// Whether backends may record and replay splits.
     pub replay: bool,
@@ -175,6 +176,15 @@ fn check_step(plan: &Plan, alloc: &GraphAllocator, dims: StepDims) -> Result<(),
     Ok(())
 }
 
+/// A node's buffers.
+struct Operands {
+    node: NodeId,
+    /// Of its sources, in [`Run::inputs`].
+    inputs: Range<usize>,
+    output: BufferSlice,
+    kv: Option<KvPair>,
+}
+
 /// A step in progress.
 struct Run<'r, 's> {
     plan: &'r Plan,
@@ -185,7 +195,7 @@ struct Run<'r, 's> {
     progress: &'r mut Progress,
     /// Backends with work that nobody has waited for.
     dirty: Vec<BackendTag>,
-    /// Scratch: the buffers of a node's sources.
+    /// The buffers of the sources of the nodes at hand.
     inputs: Vec<BufferSlice>,
     /// Captures of inputs since the last drain.
     captures: Vec<Capture>,
@@ -293,6 +303,14 @@ impl Run<'_, '_> {
 
     fn run_nodes(&mut self, split: &Split) -> Result<(), GraphError> {
         let plan = self.plan;
+        let at_once = self.step.capture.is_none()
+            && self.step.observe.is_none()
+            && self.backends.get(split.backend)?.takes_batches(self.step.dims);
+        if at_once {
+            self.check_cancel(split.backend, split.start)?;
+        }
+        self.inputs.clear();
+        let mut batch = Vec::new();
         for node in &plan.graph.nodes[split.start..split.end] {
             // Dead nodes (what a fusion left behind) have no buffer.
             let Some((tag, buffer)) = self.alloc.node_buffer(node.id) else { continue };
@@ -307,13 +325,20 @@ impl Run<'_, '_> {
             if self.is_empty(node) {
                 continue;
             }
+            let operands = self.operands(node, tag, buffer)?;
+            if at_once {
+                batch.push(operands);
+                continue;
+            }
             self.check_cancel(tag, node.id)?;
             match self.step.observe {
-                None => self.run_node(node, tag, buffer)?,
-                Some(observe) => self.run_observed(node, tag, buffer, observe)?,
+                None => self.run_calls(tag, &[operands])?,
+                Some(observe) => self.run_observed(node, tag, operands, observe)?,
             }
+            self.capture_output(node, tag, buffer)?;
+            self.inputs.clear();
         }
-        Ok(())
+        self.run_calls(split.backend, &batch)
     }
 
     /// Runs a node by itself: what was queued before is waited for first, and then the node, so that the time between
@@ -322,12 +347,12 @@ impl Run<'_, '_> {
         &mut self,
         node: &Node,
         backend: BackendTag,
-        buffer: BufferSlice,
+        operands: Operands,
         observe: &NodeObserver<'_>,
     ) -> Result<(), GraphError> {
         self.sync(backend)?;
         let started = Instant::now();
-        self.run_node(node, backend, buffer)?;
+        self.run_calls(backend, &[operands])?;
         self.sync(backend)?;
         let (graph, dims) = (&self.plan.graph, self.step.dims);
         observe(&NodeRun { graph, node, backend, dims, started, took: started.elapsed() });
@@ -343,26 +368,62 @@ impl Run<'_, '_> {
         }
     }
 
-    fn run_node(&mut self, node: &Node, tag: BackendTag, buffer: BufferSlice) -> Result<(), GraphError> {
-        let graph = &self.plan.graph;
-        let dims = self.step.dims;
-        self.inputs.clear();
+    /// Finds a node's buffers; those of its sources are added to `inputs`.
+    fn operands(
+        &mut self,
+        node: &Node,
+        tag: BackendTag,
+        buffer: BufferSlice,
+    ) -> Result<Operands, GraphError> {
+        let first = self.inputs.len();
         for &s in &node.src {
-            self.inputs.push(self.alloc.source_slice(graph, s, tag, dims)?);
+            self.inputs.push(self.alloc.source_slice(&self.plan.graph, s, tag, self.step.dims)?);
         }
-        let kv = node.op.kv_layer().and_then(|layer| self.alloc.kv_pair(layer));
-        let output = BufferSlice { len: node_bytes(node, dims), ..buffer };
+        Ok(Operands {
+            node: node.id,
+            inputs: first..self.inputs.len(),
+            output: BufferSlice { len: node_bytes(node, self.step.dims), ..buffer },
+            kv: node.op.kv_layer().and_then(|layer| self.alloc.kv_pair(layer)),
+        })
+    }
+
+    /// Hands nodes to their backend.
+    fn run_calls(&mut self, tag: BackendTag, operands: &[Operands]) -> Result<(), GraphError> {
+        if operands.is_empty() {
+            return Ok(());
+        }
         // Marked first: a call that fails may have queued something too.
         self.mark_dirty(tag);
-        let backend = self.backends.get_mut(tag)?;
-        let call = NodeCall { graph, node, inputs: &self.inputs, output, kv, dims };
-        backend.execute_node(&call).map_err(|e| e.at(node.reference(), tag))?;
-        self.counters.nodes += 1;
-        self.progress.queued(node.id);
-        if self.step.capture.is_some() && node.dtype != DType::Kv {
-            backend.capture(node.id, output).map_err(|e| e.at(node.reference(), tag))?;
+        let (graph, dims) = (&self.plan.graph, self.step.dims);
+        let call = |o: &Operands| NodeCall {
+            graph,
+            node: graph.node(o.node),
+            inputs: &self.inputs[o.inputs.clone()],
+            output: o.output,
+            kv: o.kv,
+            dims,
+        };
+        let calls: Vec<NodeCall<'_>> = operands.iter().map(call).collect();
+        let done = self.backends.get_mut(tag)?.execute_nodes(&calls);
+        let n = done.as_ref().map_or_else(|(i, _)| *i, |()| calls.len());
+        for call in &calls[..n] {
+            self.counters.nodes += 1;
+            self.progress.queued(call.node.id);
         }
-        Ok(())
+        done.map_err(|(i, e)| e.at(graph.node(operands[i].node).reference(), tag))
+    }
+
+    fn capture_output(
+        &mut self,
+        node: &Node,
+        tag: BackendTag,
+        buffer: BufferSlice,
+    ) -> Result<(), GraphError> {
+        if self.step.capture.is_none() || node.dtype == DType::Kv {
+            return Ok(());
+        }
+        let src = BufferSlice { len: node_bytes(node, self.step.dims), ..buffer };
+        self.backends.get_mut(tag)?.capture(node.id, src).map_err(|e| e.at(node.reference(), tag))
     }
 
     /// Inputs are not executed; a capture takes them as the host filled them.

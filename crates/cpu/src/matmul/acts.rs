@@ -4,8 +4,14 @@ use super::shared::SharedMut;
 use crate::dispatch;
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Simd};
+use crate::team::Team;
 use minfer_graph::{ActPrecision, BackendError};
+use std::ops::Range;
 
+/// Values of a row that are quantised at a time; whole blocks.
+const PIECE: usize = 2048;
+/// Up to so many values every member of a team quantises for itself: that takes less than to share the work.
+const ALONE: usize = 5120;
 /// Values per block.
 pub const BLOCK: usize = 32;
 
@@ -38,27 +44,13 @@ pub struct ActBlock {
 #[derive(Debug, Default)]
 pub struct Activations {
     blocks: Vec<ActBlock>,
-    rows: usize,
-    cols: usize,
-    /// Blocks between the starts of neighbouring rows.
-    stride: usize,
-    planes: usize,
+    layout: Layout,
 }
 
 impl Activations {
     /// No rows yet.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Rows held.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Values per row.
-    pub fn cols(&self) -> usize {
-        self.cols
     }
 
     /// Replaces the content by the quantised rows of `x` (`[rows, cols]`). A row's result depends on nothing but the row.
@@ -75,50 +67,137 @@ impl Activations {
         cols: usize,
         precision: ActPrecision,
     ) -> Result<(), BackendError> {
-        if !cols.is_multiple_of(BLOCK) || rows.checked_mul(cols) != Some(x.len()) {
-            return Err(BackendError::BadBuffer(format!("{} activations as {rows} rows of {cols}", x.len())));
-        }
-        self.planes = match precision {
-            ActPrecision::Int8 => 1,
-            ActPrecision::Int16 => 2,
-        };
-        (self.rows, self.cols) = (rows, cols);
-        // An odd number of cache lines between rows spreads a column over the sets of the L1 cache.
-        self.stride = (cols / BLOCK * self.planes) | 1;
-        let len = rows * self.stride;
-        if self.blocks.len() < len {
-            self.blocks.resize(len, ActBlock::default());
-        }
-        if cols == 0 {
-            return Ok(());
-        }
-        let (planes, stride) = (self.planes, self.stride);
-        let out = SharedMut::new(&mut self.blocks[..len]);
-        // Below some thousand values waking a thread costs more than it saves.
-        let chunk = rows.div_ceil(pool.threads()).max(8192 / cols).max(1);
-        pool.chunks(rows, chunk, |range| {
-            for row in range {
-                let x = &x[row * cols..][..cols];
-                // SAFETY: chunks don't overlap, so neither do the rows' blocks.
-                let out = unsafe { out.range(row * stride..row * stride + cols / BLOCK * planes) };
-                match planes {
-                    1 => dispatch!(isa, s => s.run(QuantizeRow::<1> { x, out })),
-                    _ => dispatch!(isa, s => s.run(QuantizeRow::<2> { x, out })),
-                }
-            }
-        });
+        let layout = Layout::new(x, rows, cols, precision)?;
+        let blocks = self.make_room(layout);
+        pool.team(|team| layout.fill(isa, team, x, blocks));
         Ok(())
     }
 
+    /// [`Activations::quantize`] by the members of a team, each of which gets the rows. They stay until one of the
+    /// members does this again.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(crate) fn quantize_together<'s>(
+        &'s mut self,
+        isa: Isa,
+        team: &Team<'_>,
+        x: &[f32],
+        rows: usize,
+        cols: usize,
+        precision: ActPrecision,
+    ) -> Result<ActRows<'s>, BackendError> {
+        let layout = Layout::new(x, rows, cols, precision)?;
+        if x.len() < ALONE {
+            let blocks = self.make_room(layout);
+            (0..rows).for_each(|row| layout.fill_part(isa, x, row, 0..cols, blocks));
+            return Ok(self.rows());
+        }
+        // SAFETY: all members quantise the same rows.
+        let blocks = unsafe { team.share(|| self.make_room(layout)) };
+        layout.fill(isa, team, x, blocks);
+        // SAFETY: all members have met since the last write.
+        Ok(ActRows { layout, blocks: unsafe { blocks.read() } })
+    }
+
+    /// The rows.
+    pub fn rows(&self) -> ActRows<'_> {
+        ActRows { layout: self.layout, blocks: &self.blocks[..self.layout.len()] }
+    }
+
+    fn make_room(&mut self, layout: Layout) -> SharedMut<'_, ActBlock> {
+        self.layout = layout;
+        if self.blocks.len() < layout.len() {
+            self.blocks.resize(layout.len(), ActBlock::default());
+        }
+        SharedMut::new(&mut self.blocks[..layout.len()])
+    }
+}
+
+/// Where the blocks of the rows are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Layout {
+    rows: usize,
+    cols: usize,
+    /// Blocks between the starts of neighbouring rows.
+    stride: usize,
+    planes: usize,
+}
+
+impl Layout {
+    fn new(x: &[f32], rows: usize, cols: usize, precision: ActPrecision) -> Result<Self, BackendError> {
+        if !cols.is_multiple_of(BLOCK) || rows.checked_mul(cols) != Some(x.len()) {
+            return Err(BackendError::BadBuffer(format!("{} activations as {rows} rows of {cols}", x.len())));
+        }
+        let planes = match precision {
+            ActPrecision::Int8 => 1,
+            ActPrecision::Int16 => 2,
+        };
+        // An odd number of cache lines between rows spreads a column over the sets of the L1 cache.
+        Ok(Layout { rows, cols, stride: (cols / BLOCK * planes) | 1, planes })
+    }
+
+    fn len(self) -> usize {
+        self.rows * self.stride
+    }
+
+    /// The blocks of some columns of a row.
+    fn place(self, row: usize, cols: Range<usize>) -> Range<usize> {
+        let start = row * self.stride;
+        start + cols.start / BLOCK * self.planes..start + cols.end / BLOCK * self.planes
+    }
+
+    /// Quantises all rows.
+    fn fill(self, isa: Isa, team: &Team<'_>, x: &[f32], out: SharedMut<'_, ActBlock>) {
+        let pieces = self.cols.div_ceil(PIECE);
+        let chunk = (4 * pieces).min((self.rows * pieces).div_ceil(2 * team.threads()));
+        team.chunks(self.rows * pieces, chunk, |range| {
+            for piece in range {
+                let start = piece % pieces * PIECE;
+                self.fill_part(isa, x, piece / pieces, start..self.cols.min(start + PIECE), out);
+            }
+        });
+    }
+
+    fn fill_part(self, isa: Isa, x: &[f32], row: usize, cols: Range<usize>, out: SharedMut<'_, ActBlock>) {
+        let x = &x[row * self.cols..][cols.clone()];
+        // SAFETY: parts of rows don't overlap, and each is filled once by those who share the blocks.
+        let out = unsafe { out.range(self.place(row, cols)) };
+        match self.planes {
+            1 => dispatch!(isa, s => s.run(QuantizeRow::<1> { x, out })),
+            _ => dispatch!(isa, s => s.run(QuantizeRow::<2> { x, out })),
+        }
+    }
+}
+
+/// Quantised rows.
+#[derive(Clone, Copy, Debug)]
+pub struct ActRows<'a> {
+    layout: Layout,
+    blocks: &'a [ActBlock],
+}
+
+impl<'a> ActRows<'a> {
+    /// Number of rows.
+    pub fn rows(self) -> usize {
+        self.layout.rows
+    }
+
+    /// Values per row.
+    pub fn cols(self) -> usize {
+        self.layout.cols
+    }
+
     /// Number of planes (1 or 2).
-    pub(super) fn planes(&self) -> usize {
-        self.planes
+    pub(super) fn planes(self) -> usize {
+        self.layout.planes
     }
 
     /// The blocks of a row, all planes of a block together.
-    pub(super) fn row<const P: usize>(&self, row: usize) -> &[[ActBlock; P]] {
-        let blocks = &self.blocks[row * self.stride..][..self.cols / BLOCK * P];
-        blocks.as_chunks().0
+    #[inline(always)]
+    pub(super) fn row<const P: usize>(self, row: usize) -> &'a [[ActBlock; P]] {
+        self.blocks[self.layout.place(row, 0..self.layout.cols)].as_chunks().0
     }
 }
 

@@ -38,7 +38,7 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
             for sub in 0..F::SUBS {
                 let planes = F::HEAD + sub * F::Bits::BYTES;
                 // Many tokens find the group in the cache after their first tile.
-                if T < 8 {
+                if T < 8 && G == 1 {
                     for line in 0..(F::BYTES / F::SUBS).div_ceil(64) {
                         s.prefetch(packed, AHEAD + planes + 64 * line);
                     }

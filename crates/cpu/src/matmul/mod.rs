@@ -15,7 +15,9 @@ mod run;
 pub(crate) mod shared;
 mod weight;
 
-pub use acts::Activations;
+pub use acts::{ActRows, Activations};
 pub(crate) use memory::{Arena, Region};
-pub use run::{ExpertJob, ExpertRows, Input, Job, Pair, matmul, matmul_experts, matmul_many};
+pub(crate) use run::{ExpertJob, ExpertRows, Pair, matmul_experts, matmul_together};
+pub use run::{Input, Job, matmul, matmul_many};
+pub use shared::SharedMut;
 pub use weight::{GROUP, PackedWeight};

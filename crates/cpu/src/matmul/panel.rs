@@ -8,7 +8,7 @@
     reason = "several arrays are indexed alike, and iterators hide that from the eye"
 )]
 
-use super::acts::{ActBlock, Activations};
+use super::acts::{ActBlock, ActRows};
 use super::format::{BLOCK, Format, Minimum, Product};
 use super::planes::Planes;
 use super::run::Shared;
@@ -64,12 +64,13 @@ thread_local! {
     };
 }
 
-/// Computes a range of a job's groups for all its rows.
+/// Computes a range of a job's groups for some of its rows.
 pub fn item<S: Simd, F: Format, const P: usize>(
     s: S,
-    acts: &Activations,
+    acts: ActRows<'_>,
     job: &Shared<'_>,
     groups: Range<usize>,
+    tokens: Range<usize>,
 ) {
     let blocks = acts.cols() / BLOCK;
     let per_chunk = blocks.div_ceil(blocks.div_ceil(MOST_BLOCKS).max(1)).next_multiple_of(F::SUBS).max(1);
@@ -88,9 +89,8 @@ pub fn item<S: Simd, F: Format, const P: usize>(
                 let panel = &mut panel[..chunk.len()];
                 s.run(Expand::<F> { job, groups: group..end, first: start, panel, format: PhantomData });
             }
-            let tokens = job.rows.len();
-            for first in (0..tokens).step_by(token_block) {
-                let tokens = first..tokens.min(first + token_block);
+            for first in tokens.clone().step_by(token_block) {
+                let tokens = first..tokens.end.min(first + token_block);
                 for (panel, group) in panels.chunks_exact(per_chunk).zip(groups.clone().step_by(GROUPS)) {
                     let (panel, tokens, chunk) = (&panel[..chunk.len()], tokens.clone(), chunk.clone());
                     let groups = group..groups.end.min(group + GROUPS);
@@ -170,7 +170,7 @@ fn clear(block: &mut Block, group: usize) {
 
 /// All tokens of a block of them past one panel.
 struct Strip<'a, 'j, F, const P: usize> {
-    acts: &'a Activations,
+    acts: ActRows<'a>,
     job: &'a Shared<'j>,
     groups: Range<usize>,
     /// Blocks of 32 columns.
@@ -199,21 +199,14 @@ impl<F: Format, const P: usize> Kernel for Strip<'_, '_, F, P> {
             *sums = [[[0.0; GROUP]; GROUPS]; TOKENS];
             if chunk.start > 0 {
                 for t in 0..n {
-                    for group in groups.clone() {
-                        // SAFETY: work items are disjoint ranges of groups, each run by one thread.
-                        unsafe {
-                            job.take(group, job.rows.at(first + t).output, &mut sums[t][group - groups.start])
-                        };
-                    }
+                    // SAFETY: work items are disjoint ranges of groups and tokens, each run by one thread.
+                    unsafe { job.take_tile(groups.clone(), job.rows.at(first + t).output, &mut sums[t]) };
                 }
             }
             tile::<S, F, P>(s, panel, rows, sums);
             for t in 0..n {
-                for group in groups.clone() {
-                    let sum = s.load(&sums[t][group - groups.start]);
-                    // SAFETY: as above.
-                    unsafe { job.put(s, group, job.rows.at(first + t).output, sum, last) };
-                }
+                // SAFETY: as above.
+                unsafe { job.put_tile(s, groups.clone(), job.rows.at(first + t).output, &sums[t], last) };
             }
         }
     }

@@ -4,7 +4,7 @@
 //! keeps enough loads in flight. With many, tokens are taken in blocks whose activations stay in the L2 cache, and within a
 //! block each group stays in L1 while all tokens pass by.
 
-use super::acts::Activations;
+use super::acts::ActRows;
 use super::float::{self, Float, with_float};
 use super::format::{Format, with_format};
 use super::kernel;
@@ -14,6 +14,7 @@ use super::weight::{GROUP, PackedWeight};
 use crate::dispatch;
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Simd};
+use crate::team::Team;
 use minfer_graph::BackendError;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -37,18 +38,18 @@ pub struct Input<'a> {
     /// Values per row.
     pub cols: usize,
     /// The rows quantised; needed for quantised weights.
-    pub quant: Option<&'a Activations>,
+    pub quant: Option<ActRows<'a>>,
 }
 
 /// One product: `out[t, o] = sum_k weight[o, k] * x[t, k] + bias[o]`.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     /// The weight `[n_out, cols]`.
     pub weight: &'a PackedWeight,
     /// `[n_out]`.
     pub bias: Option<&'a [f32]>,
     /// `[rows, n_out]`.
-    pub out: &'a mut [f32],
+    pub out: SharedMut<'a, f32>,
 }
 
 /// A row of the input and the row of the output that its product goes to.
@@ -70,7 +71,7 @@ pub struct ExpertJob<'a> {
     /// Experts with rows to do, their biases and their rows. No row of the output occurs twice.
     pub experts: Vec<ExpertRows<'a>>,
     /// `[_, n_out]`.
-    pub out: &'a mut [f32],
+    pub out: SharedMut<'a, f32>,
 }
 
 /// The rows of one expert.
@@ -97,7 +98,7 @@ pub fn matmul(
     bias: Option<&[f32]>,
     out: &mut [f32],
 ) -> Result<(), BackendError> {
-    matmul_many(isa, pool, input, &mut [Job { weight, bias, out }])
+    matmul_many(isa, pool, input, &[Job { weight, bias, out: SharedMut::new(out) }])
 }
 
 /// Products of one input with several weights, in one parallel region.
@@ -105,28 +106,40 @@ pub fn matmul(
 /// # Errors
 ///
 /// [`BackendError::BadBuffer`] where lengths don't fit, or a quantised weight finds no quantised input.
-pub fn matmul_many(
-    isa: Isa,
-    pool: &Pool,
-    input: &Input<'_>,
-    jobs: &mut [Job<'_>],
-) -> Result<(), BackendError> {
-    for job in jobs.iter() {
-        check(input, job)?;
-    }
-    let jobs: Vec<Shared<'_>> = jobs.iter_mut().map(|job| Shared::new(job, input.rows)).collect();
-    run_all(isa, pool, input, &jobs);
+pub fn matmul_many(isa: Isa, pool: &Pool, input: &Input<'_>, jobs: &[Job<'_>]) -> Result<(), BackendError> {
+    let jobs = check_all(input, jobs)?;
+    pool.team(|team| run_all(isa, team, input, &jobs));
     Ok(())
 }
 
-/// Products of chosen rows with chosen experts, in one parallel region.
+/// [`matmul_many`] by the members of a team.
+///
+/// # Errors
+///
+/// As there.
+pub(crate) fn matmul_together(
+    isa: Isa,
+    team: &Team<'_>,
+    input: &Input<'_>,
+    jobs: &[Job<'_>],
+) -> Result<(), BackendError> {
+    run_all(isa, team, input, &check_all(input, jobs)?);
+    Ok(())
+}
+
+fn check_all<'a>(input: &Input<'_>, jobs: &[Job<'a>]) -> Result<Vec<Shared<'a>>, BackendError> {
+    jobs.iter().try_for_each(|job| check(input, job))?;
+    Ok(jobs.iter().map(|job| Shared::new(job, input.rows)).collect())
+}
+
+/// Products of chosen rows with chosen experts, by the members of a team.
 ///
 /// # Errors
 ///
 /// As [`matmul_many`]; also an expert or a row that is not there.
-pub fn matmul_experts(
+pub(crate) fn matmul_experts(
     isa: Isa,
-    pool: &Pool,
+    team: &Team<'_>,
     input: &Input<'_>,
     job: ExpertJob<'_>,
 ) -> Result<(), BackendError> {
@@ -148,28 +161,23 @@ pub fn matmul_experts(
             }
         }
     }
-    let out = SharedMut::new(out);
     let mut jobs = Vec::with_capacity(experts.len());
     for e in &experts {
         let (first, rows) = (e.expert * n_out / GROUP, Rows::Some(e.rows));
         jobs.push(Shared { weight, first, n_out, bias: e.bias, rows, out });
     }
-    run_all(isa, pool, input, &jobs);
+    run_all(isa, team, input, &jobs);
     Ok(())
 }
 
 /// Hands out the groups of all jobs.
-fn run_all(isa: Isa, pool: &Pool, input: &Input<'_>, jobs: &[Shared<'_>]) {
+fn run_all(isa: Isa, team: &Team<'_>, input: &Input<'_>, jobs: &[Shared<'_>]) {
     let groups: usize = jobs.iter().map(Shared::groups).sum();
     let rows = jobs.iter().map(|j| j.rows.len()).max().unwrap_or(0);
     if rows == 0 || groups == 0 {
         return;
     }
-    let chunk = match rows {
-        1 => groups.div_ceil(4 * pool.threads()).next_multiple_of(STREAMS),
-        _ => groups.div_ceil(8 * pool.threads()).next_multiple_of(panel::GROUPS).min(ITEM),
-    };
-    pool.chunks(groups, chunk, |range| {
+    let run = |range: Range<usize>| {
         let mut first = 0;
         for job in jobs {
             let end = first + job.groups();
@@ -179,7 +187,12 @@ fn run_all(isa: Isa, pool: &Pool, input: &Input<'_>, jobs: &[Shared<'_>]) {
             }
             first = end;
         }
-    });
+    };
+    if rows == 1 {
+        return team.shares(groups, 1, run);
+    }
+    let chunk = groups.div_ceil(8 * team.threads()).next_multiple_of(panel::GROUPS).min(ITEM);
+    team.chunks(groups, chunk, run);
 }
 
 fn misfit(input: &Input<'_>, weight: &PackedWeight, what: &str, len: usize) -> BackendError {
@@ -252,9 +265,8 @@ pub struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    fn new(job: &'a mut Job<'_>, rows: usize) -> Self {
-        let Job { weight, bias, ref mut out } = *job;
-        let out = SharedMut::new(out);
+    fn new(job: &Job<'a>, rows: usize) -> Self {
+        let Job { weight, bias, out } = *job;
         Shared { weight, first: 0, n_out: weight.rows(), bias, rows: Rows::All(rows), out }
     }
 
@@ -281,18 +293,57 @@ impl<'a> Shared<'a> {
         unsafe { self.out.range(row * n + g * GROUP..row * n + ((g + 1) * GROUP).min(n)) }
     }
 
-    /// Reads sums that [`Shared::put`] wrote.
+    /// Writes the outputs of up to `G` neighbouring groups of a row, the bias added if they are final.
     ///
     /// # Safety
     ///
-    /// No other thread may work on the same group.
+    /// No other thread may work on the same groups.
     #[inline(always)]
-    pub unsafe fn take(&self, g: usize, row: usize, sum: &mut [f32; GROUP]) {
-        // SAFETY: the caller's promise.
-        let out = unsafe { self.outputs(g, row) };
-        match out.as_array() {
-            Some(full) => *sum = *full,
-            None => sum[..out.len()].copy_from_slice(out),
+    pub unsafe fn put_tile<S: Simd, const G: usize>(
+        &self,
+        s: S,
+        groups: Range<usize>,
+        row: usize,
+        sums: &[[f32; GROUP]; G],
+        last: bool,
+    ) {
+        let (at, n) = (groups.start * GROUP, self.n_out);
+        if groups.len() < G || groups.end * GROUP > n {
+            for (g, sum) in groups.zip(sums) {
+                // SAFETY: the caller's promise.
+                unsafe { self.put(s, g, row, s.load(sum), last) };
+            }
+            return;
+        }
+        // SAFETY: the columns of these groups belong to the calling thread.
+        let out = unsafe { self.out.range(row * n + at..row * n + at + G * GROUP) };
+        let (out, _) = out.as_chunks_mut::<GROUP>();
+        match self.bias.filter(|_| last).map(|bias| bias[at..at + G * GROUP].as_chunks::<GROUP>().0) {
+            None => out.copy_from_slice(sums),
+            Some(bias) => {
+                for ((out, sum), bias) in out.iter_mut().zip(sums).zip(bias) {
+                    s.store(s.add(s.load(sum), s.load(bias)), out);
+                }
+            }
+        }
+    }
+
+    /// Reads what [`Shared::put_tile`] wrote.
+    ///
+    /// # Safety
+    ///
+    /// No other thread may work on the same groups.
+    #[inline(always)]
+    pub unsafe fn take_tile<const G: usize>(
+        &self,
+        groups: Range<usize>,
+        row: usize,
+        sums: &mut [[f32; GROUP]; G],
+    ) {
+        for (g, sum) in groups.zip(sums) {
+            // SAFETY: the caller's promise.
+            let out = unsafe { self.outputs(g, row) };
+            sum[..out.len()].copy_from_slice(out);
         }
     }
 
@@ -302,7 +353,7 @@ impl<'a> Shared<'a> {
     ///
     /// No other thread may work on the same group.
     #[inline(always)]
-    pub unsafe fn put<S: Simd>(&self, s: S, g: usize, row: usize, sum: S::F, last: bool) {
+    unsafe fn put<S: Simd>(&self, s: S, g: usize, row: usize, sum: S::F, last: bool) {
         // SAFETY: the caller's promise.
         let out = unsafe { self.outputs(g, row) };
         let rows = g * GROUP..g * GROUP + out.len();
@@ -337,14 +388,14 @@ trait Tiles {
     ) -> [[S::F; T]; G];
 
     /// Computes a range of a job's groups for many rows; false if there is no better way than tile by tile.
-    fn many<S: Simd>(&self, _s: S, _job: &Shared<'_>, _groups: Range<usize>) -> bool {
+    fn many<S: Simd>(&self, _s: S, _job: &Shared<'_>, _groups: Range<usize>, _tokens: Range<usize>) -> bool {
         false
     }
 }
 
 /// Products with quantised weights.
 struct Quantised<'a, F, const P: usize> {
-    acts: &'a Activations,
+    acts: ActRows<'a>,
     format: PhantomData<F>,
 }
 
@@ -363,8 +414,8 @@ impl<F: Format, const P: usize> Tiles for Quantised<'_, F, P> {
         kernel::tile::<S, F, G, T, P>(s, groups, std::array::from_fn(|t| self.acts.row::<P>(rows[t])))
     }
 
-    fn many<S: Simd>(&self, s: S, job: &Shared<'_>, groups: Range<usize>) -> bool {
-        panel::item::<S, F, P>(s, self.acts, job, groups);
+    fn many<S: Simd>(&self, s: S, job: &Shared<'_>, groups: Range<usize>, tokens: Range<usize>) -> bool {
+        panel::item::<S, F, P>(s, self.acts, job, groups, tokens);
         true
     }
 }
@@ -395,36 +446,36 @@ impl<F: Float> Tiles for Plain<'_, F> {
 
 /// Computes a range of a job's groups for all its rows.
 fn run<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
+    let tokens = 0..job.rows.len();
     let ty = job.weight.ty();
     with_format!(ty, F => if let Some(acts) = input.quant {
         match acts.planes() {
-            1 => item(s, &Quantised::<F, 1> { acts, format: PhantomData }, job, groups),
-            _ => item(s, &Quantised::<F, 2> { acts, format: PhantomData }, job, groups),
+            1 => item(s, &Quantised::<F, 1> { acts, format: PhantomData }, job, groups, tokens),
+            _ => item(s, &Quantised::<F, 2> { acts, format: PhantomData }, job, groups, tokens),
         }
     }, else => with_float!(ty, F => {
-        item(s, &Plain::<F> { x: input.x, cols: input.cols, format: PhantomData }, job, groups);
+        item(s, &Plain::<F> { x: input.x, cols: input.cols, format: PhantomData }, job, groups, tokens);
     }, else => ()));
 }
 
-fn item<S: Simd, K: Tiles>(s: S, tiles: &K, job: &Shared<'_>, groups: Range<usize>) {
-    let tokens = job.rows.len();
-    if tokens == 1 {
-        let mut rest = groups.clone();
+fn item<S: Simd, K: Tiles>(s: S, tiles: &K, job: &Shared<'_>, groups: Range<usize>, tokens: Range<usize>) {
+    if tokens.len() == 1 {
+        let (mut rest, token) = (groups.clone(), tokens.start);
         if S::WIDE {
             let part = groups.len() / STREAMS;
             let streams = std::array::from_fn(|i| groups.start + i * part);
-            s.run(Strip::<K, STREAMS, 1> { tiles, job, groups: streams, token: 0, count: part, down: true });
+            s.run(Strip::<K, STREAMS, 1> { tiles, job, groups: streams, token, count: part, down: true });
             rest.start += STREAMS * part;
         }
-        s.run(Strip::<K, 1, 1> { tiles, job, groups: [rest.start], token: 0, count: rest.len(), down: true });
+        s.run(Strip::<K, 1, 1> { tiles, job, groups: [rest.start], token, count: rest.len(), down: true });
         return;
     }
-    if S::WIDE && tokens >= MANY && tiles.many(s, job, groups.clone()) {
+    if S::WIDE && tokens.len() >= MANY && tiles.many(s, job, groups.clone(), tokens.clone()) {
         return;
     }
     let block = (TOKEN_BLOCK / tiles.token_bytes().max(1)).max(8).next_multiple_of(8);
-    for first in (0..tokens).step_by(block) {
-        let end = tokens.min(first + block);
+    for first in tokens.clone().step_by(block) {
+        let end = tokens.end.min(first + block);
         for g in groups.clone() {
             let mut token = first;
             if S::WIDE {

@@ -67,7 +67,7 @@ pub fn product_rate(isa: Isa, pool: &Pool, products: &Products) -> Result<Produc
         if ty.is_quantized() {
             quant.quantize(isa, pool, &x, tokens, cols, precision)?;
         }
-        let quant = ty.is_quantized().then_some(&quant);
+        let quant = ty.is_quantized().then(|| quant.rows());
         matmul(isa, pool, &weight, &Input { x: &x, rows: tokens, cols, quant }, None, black_box(&mut out))
     })?;
     let multiply_adds = (tokens * weight.rows() * cols) as f64;

@@ -3,7 +3,7 @@
 use super::parallel::{for_each_row, for_each_span};
 use super::vector::{Pairwise, zip};
 use super::{Ctx, Kernel};
-use crate::buffers::{typed, typed_mut};
+use crate::buffers::typed;
 use crate::dispatch;
 use crate::simd::{Simd, exp, gelu, silu, tanh};
 use minfer_graph::{BackendError, Graph, Unsupported, WeightId};
@@ -119,9 +119,9 @@ impl<F: Pairwise + Sync> Kernel for Elementwise<F> {
         let second = ctx.call.node.op.arity() - 1;
         let in_place = [ctx.in_place(0), ctx.in_place(second)];
         let reads = [ctx.beside(0)?, ctx.beside(second)?];
-        let ([a, b], [out]) = ctx.buffers.access(reads, [ctx.output()?])?;
+        let ([a, b], [out]) = ctx.views(reads, [ctx.output()?])?;
         let (a, b): (&[f32], &[f32]) = (typed(a)?, typed(b)?);
-        for_each_span(ctx.pool, typed_mut(out)?, SPAN, |first, out| {
+        for_each_span(ctx.team, out.cast()?, SPAN, |first, out| {
             let part = |x, in_place| operand(x, in_place, first, out.len());
             let (a, b) = (part(a, in_place[0]), part(b, in_place[1]));
             dispatch!(ctx.isa, s => s.vectorize(|| zip(s, out, a, b, &self.0)));
@@ -155,9 +155,9 @@ impl Kernel for PositionScale {
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
         let cols = ctx.call.node.shape.cols;
         let in_place = ctx.in_place(0);
-        let ([x, positions], [out]) = ctx.buffers.access([ctx.beside(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let ([x, positions], [out]) = ctx.views([ctx.beside(0)?, ctx.input(1)?], [ctx.output()?])?;
         let (x, positions): (&[f32], &[i32]) = (typed(x)?, typed(positions)?);
-        for_each_row(ctx.pool, typed_mut(out)?, cols, |row, out| {
+        for_each_row(ctx.team, out.cast()?, cols, |row, out| {
             let x = operand(x, in_place, row * cols, cols);
             let scale = Scale { factor: self.factor(positions[row]) };
             dispatch!(ctx.isa, s => s.vectorize(|| zip(s, out, x, None, &scale)));
@@ -181,9 +181,9 @@ impl Kernel for AddBias {
         let bias = ctx.weights.vector(ctx.call.graph, self.bias)?;
         let cols = bias.len();
         let in_place = ctx.in_place(0);
-        let ([x], [out]) = ctx.buffers.access([ctx.beside(0)?], [ctx.output()?])?;
+        let ([x], [out]) = ctx.views([ctx.beside(0)?], [ctx.output()?])?;
         let x: &[f32] = typed(x)?;
-        for_each_row(ctx.pool, typed_mut(out)?, cols, |row, out| {
+        for_each_row(ctx.team, out.cast()?, cols, |row, out| {
             let x = operand(x, in_place, row * cols, cols);
             dispatch!(ctx.isa, s => s.vectorize(|| zip(s, out, x, Some(bias), &Add)));
         });

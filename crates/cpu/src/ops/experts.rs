@@ -2,7 +2,7 @@
 
 use super::parallel::for_each_row;
 use super::{Ctx, Kernel};
-use crate::buffers::{typed, typed_mut};
+use crate::buffers::typed;
 use crate::dispatch;
 use crate::matmul::{ExpertJob, ExpertRows, GROUP, Input, Pair, matmul_experts};
 use crate::simd::{Simd, exp_f32};
@@ -28,9 +28,9 @@ fn by_rank(logits: &[f32], a: usize, b: usize) -> Ordering {
 impl Kernel for TopExperts {
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
         let n_expert = source(&ctx, 0)?.shape.cols;
-        let ([logits], [out]) = ctx.buffers.access([ctx.input(0)?], [ctx.output()?])?;
+        let ([logits], [out]) = ctx.views([ctx.input(0)?], [ctx.output()?])?;
         let logits: &[f32] = typed(logits)?;
-        for_each_row(ctx.pool, typed_mut::<i32>(out)?, self.n_used, |row, out| {
+        for_each_row(ctx.team, out.cast::<i32>()?, self.n_used, |row, out| {
             let logits = &logits[row * n_expert..][..n_expert];
             let mut order: Vec<usize> = (0..n_expert).collect();
             order.sort_unstable_by(|&a, &b| by_rank(logits, a, b));
@@ -70,11 +70,10 @@ impl ExpertShares {
 impl Kernel for ExpertShares {
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
         let (n_expert, n_used) = (source(&ctx, 0)?.shape.cols, ctx.call.node.shape.cols);
-        let ([logits, experts], [out]) =
-            ctx.buffers.access([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let ([logits, experts], [out]) = ctx.views([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
         let (logits, experts): (&[f32], &[i32]) = (typed(logits)?, typed(experts)?);
         check_experts(experts, n_expert)?;
-        for_each_row(ctx.pool, typed_mut(out)?, n_used, |row, out| {
+        for_each_row(ctx.team, out.cast()?, n_used, |row, out| {
             self.shares(&logits[row * n_expert..][..n_expert], &experts[row * n_used..][..n_used], out);
         });
         Ok(())
@@ -101,7 +100,7 @@ impl Kernel for ExpertMatMul {
         let bias = self.bias.map(|b| ctx.weights.matrix(graph, b, ctx.pool)).transpose()?;
         let (x_cols, n_used) = (source(&ctx, 0)?.shape.cols, source(&ctx, 1)?.shape.cols);
         let n_out = weight.rows() / self.n_expert;
-        let ([x, experts], [out]) = ctx.buffers.access([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let ([x, experts], [out]) = ctx.views([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
         let (x, experts): (&[f32], &[i32]) = (typed(x)?, typed(experts)?);
         check_experts(experts, self.n_expert)?;
         let shared = x_cols == weight.cols();
@@ -122,13 +121,13 @@ impl Kernel for ExpertMatMul {
 
         let (cols, activations) = (weight.cols(), &mut ctx.scratch.activations);
         let n_rows = x.len() / cols;
-        if weight.is_quantized() {
-            activations.quantize(ctx.isa, ctx.pool, x, n_rows, cols, self.act)?;
-        }
-        let quant = weight.is_quantized().then_some(&*activations);
+        let quant = match weight.is_quantized() {
+            true => Some(activations.quantize_together(ctx.isa, ctx.team, x, n_rows, cols, self.act)?),
+            false => None,
+        };
         let input = Input { x, rows: n_rows, cols, quant };
-        let job = ExpertJob { weight, n_out, experts: used.collect(), out: typed_mut(out)? };
-        matmul_experts(ctx.isa, ctx.pool, &input, job)
+        let job = ExpertJob { weight, n_out, experts: used.collect(), out: out.cast()? };
+        matmul_experts(ctx.isa, ctx.team, &input, job)
     }
 }
 
@@ -147,9 +146,9 @@ pub struct ExpertSum;
 impl Kernel for ExpertSum {
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
         let (cols, n_used) = (ctx.call.node.shape.cols, source(&ctx, 1)?.shape.cols);
-        let ([x, shares], [out]) = ctx.buffers.access([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let ([x, shares], [out]) = ctx.views([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
         let (x, shares): (&[f32], &[f32]) = (typed(x)?, typed(shares)?);
-        for_each_row(ctx.pool, typed_mut(out)?, cols, |row, out| {
+        for_each_row(ctx.team, out.cast()?, cols, |row, out| {
             let parts = &x[row * n_used * cols..][..n_used * cols];
             let shares = &shares[row * n_used..][..n_used];
             dispatch!(ctx.isa, s => s.vectorize(|| weighted_sum(s, parts, shares, out)));

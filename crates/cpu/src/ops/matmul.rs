@@ -1,10 +1,10 @@
 //! Products with weights.
 
 use super::{Ctx, Kernel};
-use crate::buffers::{typed, typed_mut};
-use crate::matmul::{Activations, Input, Job, matmul_many};
-use crate::pool::Pool;
+use crate::buffers::typed;
+use crate::matmul::{Activations, Input, Job, matmul_together};
 use crate::simd::Isa;
+use crate::team::Team;
 use minfer_graph::{ActPrecision, BackendError, Graph, Unsupported, WeightId};
 
 /// A product with a weight and an optional bias.
@@ -28,27 +28,27 @@ impl Kernel for MatMul {
         let weight = ctx.weights.matrix(graph, self.weight, ctx.pool)?;
         let bias = self.bias.map(|b| ctx.weights.vector(graph, b)).transpose()?;
         let rows = ctx.call.node.shape.n_rows(ctx.call.dims);
-        let ([x], [out]) = ctx.buffers.access([ctx.input(0)?], [ctx.output()?])?;
-        let mut jobs = [Job { weight, bias, out: typed_mut(out)? }];
-        project(ctx.isa, ctx.pool, &mut ctx.scratch.activations, typed(x)?, rows, self.act, &mut jobs)
+        let ([x], [out]) = ctx.views([ctx.input(0)?], [ctx.output()?])?;
+        let jobs = [Job { weight, bias, out: out.cast()? }];
+        project(ctx.isa, ctx.team, &mut ctx.scratch.activations, typed(x)?, rows, self.act, &jobs)
     }
 }
 
 /// Products of `rows` rows of `x` with several weights; `x` is quantised once if one of them needs it.
 pub fn project(
     isa: Isa,
-    pool: &Pool,
+    team: &Team<'_>,
     activations: &mut Activations,
     x: &[f32],
     rows: usize,
     act: ActPrecision,
-    jobs: &mut [Job<'_>],
+    jobs: &[Job<'_>],
 ) -> Result<(), BackendError> {
     let cols = jobs.first().map_or(0, |j| j.weight.cols());
     let quantised = jobs.iter().any(|j| j.weight.is_quantized());
-    if quantised {
-        activations.quantize(isa, pool, x, rows, cols, act)?;
-    }
-    let quant = quantised.then_some(&*activations);
-    matmul_many(isa, pool, &Input { x, rows, cols, quant }, jobs)
+    let quant = match quantised {
+        true => Some(activations.quantize_together(isa, team, x, rows, cols, act)?),
+        false => None,
+    };
+    matmul_together(isa, team, &Input { x, rows, cols, quant }, jobs)
 }

@@ -13,15 +13,16 @@ mod rows;
 mod vector;
 pub mod weights;
 
-use crate::buffers::BufferPool;
+use crate::buffers::{BufferPool, Views};
 use crate::matmul::Activations;
 use crate::pool::Pool;
 use crate::simd::Isa;
+use crate::team::Team;
 use elementwise::Elementwise;
 use minfer_graph::{BackendError, BufferSlice, Graph, NodeCall, Op, Unsupported};
 use weights::Weights;
 
-/// Memory that ops reuse from call to call.
+/// Memory that a member of a team reuses from call to call.
 #[derive(Default)]
 pub struct Scratch {
     /// Angles of the step's positions.
@@ -38,19 +39,32 @@ pub struct Scratch {
 pub struct Ctx<'a> {
     /// The node and its buffers.
     pub call: &'a NodeCall<'a>,
-    /// The backend's memory.
-    pub buffers: &'a mut BufferPool,
+    /// The backend's memory; see [`Ctx::views`].
+    pub buffers: &'a BufferPool,
     /// Loaded weights.
     pub weights: &'a Weights,
-    /// Threads.
+    /// Those who run the node together, each with a context of its own.
+    pub team: &'a Team<'a>,
+    /// The pool they are from.
     pub pool: &'a Pool,
     /// Instruction set.
     pub isa: Isa,
-    /// Reused memory.
+    /// This member's memory.
     pub scratch: &'a mut Scratch,
 }
 
-impl Ctx<'_> {
+impl<'a> Ctx<'a> {
+    /// The bytes of ranges to read and of ranges to write, for all members. Reads may overlap each other; a write may overlap nothing.
+    pub fn views<const R: usize, const W: usize>(
+        &self,
+        reads: [BufferSlice; R],
+        writes: [BufferSlice; W],
+    ) -> Result<Views<'a, R, W>, BackendError> {
+        // SAFETY: all members run the same node and so ask for the same ranges; they begin the next node together
+        // (`Kernel::run`).
+        unsafe { self.buffers.share(reads, writes) }
+    }
+
     /// The buffer of a source, whose length must be what the source's shape says.
     pub fn input(&self, i: usize) -> Result<BufferSlice, BackendError> {
         let source = self.call.node.src.get(i).and_then(|&s| self.call.graph.nodes.get(s));
@@ -95,7 +109,8 @@ pub trait Kernel {
         Ok(())
     }
 
-    /// Runs it.
+    /// Runs it, on each member of a team. All of them meet after the last write, so that a member may begin the next
+    /// node when it returns.
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError>;
 }
 

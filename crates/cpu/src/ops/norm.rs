@@ -3,7 +3,7 @@
 use super::parallel::for_each_row;
 use super::vector::{Pairwise, zip};
 use super::{Ctx, Kernel};
-use crate::buffers::{typed, typed_mut};
+use crate::buffers::typed;
 use crate::dispatch;
 use crate::simd::{Simd, sum_squares};
 use minfer_graph::{BackendError, Graph, Unsupported, WeightId};
@@ -57,9 +57,9 @@ impl Kernel for RmsNorm {
         let weight = self.weight.map(|w| ctx.weights.vector(ctx.call.graph, w)).transpose()?;
         let cols = ctx.call.node.shape.cols / self.parts.max(1);
         let in_place = ctx.in_place(0);
-        let ([x], [out]) = ctx.buffers.access([ctx.beside(0)?], [ctx.output()?])?;
+        let ([x], [out]) = ctx.views([ctx.beside(0)?], [ctx.output()?])?;
         let x: &[f32] = typed(x)?;
-        for_each_row(ctx.pool, typed_mut(out)?, cols, |row, out| {
+        for_each_row(ctx.team, out.cast()?, cols, |row, out| {
             let x = if in_place { None } else { Some(&x[row * cols..][..cols]) };
             dispatch!(ctx.isa, s => s.vectorize(|| norm_row(s, out, x, weight, self.eps)));
         });

@@ -1,17 +1,22 @@
 //! Safe division of an output among the threads.
 
 pub use crate::matmul::shared::SharedMut;
-use crate::pool::Pool;
+use crate::team::Team;
 
-/// Outputs smaller than this many values are not worth waking a thread for.
-pub const MIN_PARALLEL: usize = 8192;
+/// Outputs smaller than this many values are left to one thread.
+const MIN_PARALLEL: usize = 2048;
 
-/// Runs `f(row, values)` for each row of `out`, on all threads if there is enough to do.
-pub fn for_each_row<T: Send>(pool: &Pool, out: &mut [T], cols: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+/// Runs `f(row, values)` for each row of `out`, on all members if there is enough to do.
+pub fn for_each_row<T: Send>(
+    team: &Team<'_>,
+    out: SharedMut<'_, T>,
+    cols: usize,
+    f: impl Fn(usize, &mut [T]),
+) {
     if cols == 0 {
         return;
     }
-    for_each_span(pool, out, cols, |first, span| {
+    for_each_span(team, out, cols, |first, span| {
         for (i, row) in span.chunks_exact_mut(cols).enumerate() {
             f(first / cols + i, row);
         }
@@ -19,21 +24,22 @@ pub fn for_each_row<T: Send>(pool: &Pool, out: &mut [T], cols: usize, f: impl Fn
 }
 
 /// Runs `f(first_index, values)` for spans of `out`, each a multiple of `unit` values long.
-pub fn for_each_span<T: Send>(pool: &Pool, out: &mut [T], unit: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    let units = out.len() / unit;
-    if out.len() < MIN_PARALLEL || units < 2 || pool.threads() < 2 {
-        if !out.is_empty() {
-            f(0, out);
-        }
+pub fn for_each_span<T: Send>(
+    team: &Team<'_>,
+    out: SharedMut<'_, T>,
+    unit: usize,
+    f: impl Fn(usize, &mut [T]),
+) {
+    let len = out.len();
+    if len == 0 {
         return;
     }
-    let len = out.len();
-    let shared = SharedMut::new(out);
-    let chunk = units.div_ceil(4 * pool.threads()).max(1);
-    pool.chunks(units, chunk, |range| {
+    let units = (len / unit).max(1);
+    let chunk = if len < MIN_PARALLEL { units } else { units.div_ceil(4 * team.threads()) };
+    team.chunks(units, chunk, |range| {
         let end = if range.end == units { len } else { range.end * unit };
         let span = range.start * unit..end;
-        // SAFETY: the pool hands out disjoint ranges of units, so the spans are disjoint.
-        f(span.start, unsafe { shared.range(span) });
+        // SAFETY: members get disjoint ranges of units, so the spans are disjoint.
+        f(span.start, unsafe { out.range(span) });
     });
 }

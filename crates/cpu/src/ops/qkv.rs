@@ -4,9 +4,9 @@
 use super::matmul::{MatMul, project};
 use super::parallel::for_each_row;
 use super::rope::rope_factors;
-use super::{Ctx, Kernel, kv};
-use crate::buffers::{typed, typed_mut};
-use crate::matmul::Job;
+use super::{Ctx, Kernel, Scratch, kv};
+use crate::buffers::typed;
+use crate::matmul::{Job, SharedMut};
 use minfer_graph::{BackendError, Graph, QkvRopeStore, Unsupported, WeightId};
 
 impl Kernel for QkvRopeStore {
@@ -24,25 +24,35 @@ impl Kernel for QkvRopeStore {
         let factors = rope_factors(&ctx, self.rope.factors)?;
         let reads = [ctx.input(0)?, ctx.input(1)?, ctx.input(2)?];
         let ([x, positions, kv_rows], [q, k_region, v_region]) =
-            ctx.buffers.access(reads, [ctx.output()?, kv.k, kv.v])?;
-        let (x, q): (&[f32], &mut [f32]) = (typed(x)?, typed_mut(q)?);
+            ctx.views(reads, [ctx.output()?, kv.k, kv.v])?;
+        let (x, q): (&[f32], SharedMut<'_, f32>) = (typed(x)?, q.cast()?);
         // Checked before anything is written.
         let rows = kv::locate_rows(typed(kv_rows)?, kv.n_pages)?;
         let (k_cols, v_cols) = (self.kv.n_kv_head * self.kv.head_dim, self.kv.n_kv_head * self.kv.v_dim);
-        let [k, v] = &mut ctx.scratch.kv_rows;
-        k.resize(rows.len() * k_cols, 0.0);
-        v.resize(rows.len() * v_cols, 0.0);
+        let Scratch { kv_rows, activations, rope, .. } = ctx.scratch;
+        // SAFETY: all members run this node.
+        let [k, v] = unsafe {
+            ctx.team.share(|| {
+                let [k, v] = kv_rows;
+                k.resize(rows.len() * k_cols, 0.0);
+                v.resize(rows.len() * v_cols, 0.0);
+                [SharedMut::new(k), SharedMut::new(v)]
+            })
+        };
         let job = |weight, bias: Option<WeightId>, out| -> Result<Job<'_>, BackendError> {
             let bias = bias.map(|b| ctx.weights.vector(graph, b)).transpose()?;
             Ok(Job { weight: ctx.weights.matrix(graph, weight, ctx.pool)?, bias, out })
         };
-        let mut jobs =
-            [job(self.wq, self.bq, &mut *q)?, job(self.wk, self.bk, k)?, job(self.wv, self.bv, v)?];
-        project(ctx.isa, ctx.pool, &mut ctx.scratch.activations, x, rows.len(), self.act, &mut jobs)?;
-        let table = ctx.scratch.rope.table(&self.rope, factors, typed(positions)?);
+        let jobs = [job(self.wq, self.bq, q)?, job(self.wk, self.bk, k)?, job(self.wv, self.bv, v)?];
+        project(ctx.isa, ctx.team, activations, x, rows.len(), self.act, &jobs)?;
+        let table = rope.table(&self.rope, factors, typed(positions)?);
         let rotate = |row: usize, x: &mut [f32]| table.rotate_row(ctx.isa, &self.rope, row, x);
-        for_each_row(ctx.pool, q, ctx.call.node.shape.cols, rotate);
-        for_each_row(ctx.pool, k, k_cols, rotate);
-        kv::store_rows(ctx.isa, ctx.pool, &self.kv, kv.ty, &rows, [k, v], [k_region, v_region])
+        for_each_row(ctx.team, q, ctx.call.node.shape.cols, rotate);
+        for_each_row(ctx.team, k, k_cols, rotate);
+        // SAFETY: the members have met since the last write, and write no more.
+        let kv_rows = unsafe { [k.read(), v.read()] };
+        let regions = kv::regions_mut([k_region, v_region], kv.ty)?;
+        kv::store_rows(ctx.isa, ctx.team, &self.kv, &rows, kv_rows, &regions);
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@
 
 use super::parallel::for_each_row;
 use super::{Ctx, Kernel};
-use crate::buffers::{typed, typed_mut};
+use crate::buffers::typed;
 use crate::dispatch;
 use crate::simd::{self, Isa, Simd};
 use minfer_graph::{BackendError, Rope, RopeStyle, WeightId};
@@ -136,11 +136,11 @@ impl Kernel for Rope {
         let factors = rope_factors(&ctx, self.factors)?;
         let cols = ctx.call.node.shape.cols;
         let aliased = ctx.in_place(0);
-        let ([x, positions], [out]) = ctx.buffers.access([ctx.beside(0)?, ctx.input(1)?], [ctx.output()?])?;
-        let (x, out) = (typed::<f32>(x)?, typed_mut(out)?);
+        let ([x, positions], [out]) = ctx.views([ctx.beside(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let x: &[f32] = typed(x)?;
         let table = ctx.scratch.rope.table(self, factors, typed(positions)?);
         let isa = ctx.isa;
-        for_each_row(ctx.pool, out, cols, |row, out| {
+        for_each_row(ctx.team, out.cast()?, cols, |row, out| {
             if !aliased {
                 out.copy_from_slice(&x[row * cols..][..cols]);
             }

@@ -2,7 +2,7 @@
 
 use super::parallel::for_each_row;
 use super::{Ctx, Kernel};
-use crate::buffers::{typed, typed_mut};
+use crate::buffers::typed;
 use minfer_graph::{BackendError, Graph, Unsupported, WeightId};
 use std::sync::OnceLock;
 
@@ -29,11 +29,11 @@ impl Kernel for Embed {
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
         let table = ctx.weights.matrix(ctx.call.graph, self.weight, ctx.pool)?;
         let spec = ctx.call.graph.weight(self.weight);
-        let ([ids], [out]) = ctx.buffers.access([ctx.input(0)?], [ctx.output()?])?;
+        let ([ids], [out]) = ctx.views([ctx.input(0)?], [ctx.output()?])?;
         let ids: &[i32] = typed(ids)?;
         check_indices("token id", ids, spec.rows)?;
         let failed = OnceLock::new();
-        for_each_row(ctx.pool, typed_mut(out)?, spec.cols, |i, row| {
+        for_each_row(ctx.team, out.cast()?, spec.cols, |i, row| {
             if let Err(e) = table.row(ids[i] as usize, row) {
                 failed.get_or_init(|| e);
             }
@@ -48,14 +48,12 @@ pub struct GatherRows;
 impl Kernel for GatherRows {
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
         let cols = ctx.call.node.shape.cols;
-        let ([x, rows], [out]) = ctx.buffers.access([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
-        let (x, rows, out): (&[f32], &[i32], &mut [f32]) = (typed(x)?, typed(rows)?, typed_mut(out)?);
+        let ([x, rows], [out]) = ctx.views([ctx.input(0)?, ctx.input(1)?], [ctx.output()?])?;
+        let (x, rows): (&[f32], &[i32]) = (typed(x)?, typed(rows)?);
         check_indices("output row", rows, x.len().checked_div(cols).unwrap_or(0))?;
-        if cols > 0 {
-            for (row, &i) in out.chunks_exact_mut(cols).zip(rows) {
-                row.copy_from_slice(&x[i as usize * cols..][..cols]);
-            }
-        }
+        for_each_row(ctx.team, out.cast()?, cols, |row, out| {
+            out.copy_from_slice(&x[rows[row] as usize * cols..][..cols]);
+        });
         Ok(())
     }
 }

@@ -190,6 +190,7 @@ pub struct StateView<'a> {
 }
 
 /// Slots that several threads fill.
+#[derive(Clone, Copy)]
 pub struct SharedState<'a> {
     m: SharedMut<'a, f32>,
     l: SharedMut<'a, f32>,

@@ -13,14 +13,13 @@ use super::parallel::{SharedMut, for_each_row};
 use super::vector::{Pairwise, zip};
 use super::weights::check_vector;
 use super::{Ctx, Kernel};
-use crate::buffers::{typed, typed_mut};
+use crate::buffers::typed;
 use crate::dispatch;
-use crate::pool::Pool;
 use crate::simd::{Isa, Simd};
+use crate::team::Team;
 use item::{Item, Sequence, Shape, State, Workspace};
 use minfer_graph::{Attention, BackendError, Graph, KvShape, PAGE, Unsupported};
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 /// Query rows (tokens times query heads per KV head) of a tile, roughly.
 const TILE_ROWS: usize = 126;
@@ -32,22 +31,11 @@ const MIN_PAGES: usize = 4;
 /// Memory that attention keeps from call to call.
 #[derive(Debug, Default)]
 pub struct AttentionScratch {
-    /// Idle workspaces; there are never more than threads.
-    workspaces: Mutex<Vec<Workspace>>,
+    workspace: Workspace,
     /// Partial results of items that are cut by pages.
     partials: State,
     /// Queries rotated for a cache that keeps rotated keys.
     queries: Vec<f32>,
-}
-
-impl AttentionScratch {
-    fn with_workspace<R>(workspaces: &Mutex<Vec<Workspace>>, f: impl FnOnce(&mut Workspace) -> R) -> R {
-        let idle = || workspaces.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut workspace = idle().pop().unwrap_or_default();
-        let result = f(&mut workspace);
-        idle().push(workspace);
-        result
-    }
 }
 
 impl Kernel for Attention {
@@ -60,19 +48,18 @@ impl Kernel for Attention {
         let kv = kv_regions(&ctx, &kv_shape(self))?;
         let sinks = self.sinks.map(|sinks| ctx.weights.vector(ctx.call.graph, sinks)).transpose()?;
         let reads = [ctx.input(0)?, ctx.input(2)?, ctx.input(3)?, kv.k, kv.v];
-        let ([q, extents, table, k, v], [out]) = ctx.buffers.access(reads, [ctx.output()?])?;
-        let (q, out) = (typed(q)?, typed_mut(out)?);
+        let ([q, extents, table, k, v], [out]) = ctx.views(reads, [ctx.output()?])?;
+        let (q, out): (&[f32], SharedMut<'_, f32>) = (typed(q)?, out.cast()?);
         let rows = ctx.call.node.shape.n_rows(ctx.call.dims);
         let sequences = sequences(self, rows, typed(extents)?, typed(table)?, kv.n_pages)?;
-        let mut rotated = std::mem::take(&mut ctx.scratch.attention.queries);
+        let AttentionScratch { workspace, partials, queries } = &mut ctx.scratch.attention;
         let q = match kv.ty.k.key_rotation(self.head_dim) {
             1 => q,
-            chunk => rotate(ctx.isa, ctx.pool, q, self.head_dim, chunk, &mut rotated),
+            chunk => rotate(ctx.isa, ctx.team, q, self.head_dim, chunk, queries),
         };
-        let engine = Engine { isa: ctx.isa, pool: ctx.pool, scratch: &mut ctx.scratch.attention };
+        let engine = Engine { isa: ctx.isa, team: ctx.team, workspace, partials };
         let shape = Shape::new(self, sinks, q, Region::new(k, kv.ty.k)?, Region::new(v, kv.ty.v)?);
         engine.run(&shape, &sequences, out);
-        ctx.scratch.attention.queries = rotated;
         Ok(())
     }
 }
@@ -80,16 +67,23 @@ impl Kernel for Attention {
 /// Queries as they meet rotated keys.
 fn rotate<'a>(
     isa: Isa,
-    pool: &Pool,
+    team: &Team<'_>,
     q: &[f32],
     head_dim: usize,
     chunk: usize,
     rotated: &'a mut Vec<f32>,
 ) -> &'a [f32] {
-    rotated.clear();
-    rotated.extend_from_slice(q);
-    for_each_row(pool, rotated, head_dim, |_, q| dispatch!(isa, s => s.run(RotateQuery { q, chunk })));
-    rotated
+    // SAFETY: all members rotate the same queries.
+    let rotated = unsafe {
+        team.share(|| {
+            rotated.clear();
+            rotated.extend_from_slice(q);
+            SharedMut::new(rotated)
+        })
+    };
+    for_each_row(team, rotated, head_dim, |_, q| dispatch!(isa, s => s.run(RotateQuery { q, chunk })));
+    // SAFETY: the members have met since the last write.
+    unsafe { rotated.read() }
 }
 
 fn kv_shape(a: &Attention) -> KvShape {
@@ -143,15 +137,18 @@ fn index(what: &'static str, value: i32, limit: usize) -> Result<usize, BackendE
 /// Who computes.
 struct Engine<'a> {
     isa: Isa,
-    pool: &'a Pool,
-    scratch: &'a mut AttentionScratch,
+    team: &'a Team<'a>,
+    /// This member's.
+    workspace: &'a mut Workspace,
+    /// Those of member 0 are used by all.
+    partials: &'a mut State,
 }
 
 impl Engine<'_> {
-    fn run(self, shape: &Shape<'_>, sequences: &[Sequence<'_>], out: &mut [f32]) {
+    fn run(self, shape: &Shape<'_>, sequences: &[Sequence<'_>], out: SharedMut<'_, f32>) {
         let items = items(shape, sequences);
         let pages: usize = items.iter().map(|i| i.pages.len()).sum();
-        let threads = self.pool.threads();
+        let threads = self.team.threads();
         let span = pages.div_ceil(4 * threads).max(MIN_PAGES);
         let can_split = items.iter().any(|i| i.pages.len() > span);
         let work = items.iter().fold(0usize, |sum, i| sum.saturating_add(i.work(shape)));
@@ -165,20 +162,17 @@ impl Engine<'_> {
     }
 
     /// All pages of an item in order, `chunk` items at a time.
-    fn whole(self, shape: &Shape<'_>, items: &[Item<'_>], chunk: usize, out: &mut [f32]) {
-        let out = SharedMut::new(out);
-        let workspaces = &self.scratch.workspaces;
-        self.pool.chunks(items.len(), chunk, |range| {
-            AttentionScratch::with_workspace(workspaces, |ws| {
-                for item in &items[range] {
-                    dispatch!(self.isa, s => whole_item(s, shape, item, ws, &out));
-                }
-            });
+    fn whole(self, shape: &Shape<'_>, items: &[Item<'_>], chunk: usize, out: SharedMut<'_, f32>) {
+        let ws = self.workspace;
+        self.team.chunks(items.len(), chunk, |range| {
+            for item in &items[range] {
+                dispatch!(self.isa, s => whole_item(s, shape, item, ws, &out));
+            }
         });
     }
 
     /// First every page range of every item, then the merges.
-    fn split(self, shape: &Shape<'_>, items: &[Item<'_>], span: usize, out: &mut [f32]) {
+    fn split(self, shape: &Shape<'_>, items: &[Item<'_>], span: usize, out: SharedMut<'_, f32>) {
         let mut units: Vec<(usize, Range<usize>, usize)> = Vec::new();
         let mut slots = 0;
         let mut first_slot = Vec::with_capacity(items.len());
@@ -190,26 +184,27 @@ impl Engine<'_> {
                 slots += pages.len() * item.rows(shape.group);
             }
         }
-        self.scratch.partials.resize(slots, shape.v_padded);
-        let shared = self.scratch.partials.share();
-        let workspaces = &self.scratch.workspaces;
-        self.pool.chunks(units.len(), 1, |range| {
-            AttentionScratch::with_workspace(workspaces, |ws| {
-                for (i, pages, slot) in &units[range] {
-                    let item = &items[*i];
-                    let slots = *slot..slot + pages.len() * item.rows(shape.group);
-                    // SAFETY: each unit has slots of its own.
-                    let mut state = unsafe { shared.range(slots, shape.v_padded) };
-                    dispatch!(self.isa, s => {
-                        item::compute(s, shape, item, pages.clone(), &mut ws.page, &mut state, false);
-                    });
-                }
-            });
+        let (partials, v_padded) = (self.partials, shape.v_padded);
+        // SAFETY: all members share the same slots.
+        let shared = unsafe {
+            self.team.share(|| {
+                partials.resize(slots, v_padded);
+                partials.share()
+            })
+        };
+        let ws = self.workspace;
+        self.team.chunks(units.len(), 1, |range| {
+            for (i, pages, slot) in &units[range] {
+                let item = &items[*i];
+                let slots = *slot..slot + pages.len() * item.rows(shape.group);
+                // SAFETY: each unit has slots of its own.
+                let mut state = unsafe { shared.range(slots, shape.v_padded) };
+                dispatch!(self.isa, s => {
+                    item::compute(s, shape, item, pages.clone(), &mut ws.page, &mut state, false);
+                });
+            }
         });
-        let partials = &mut self.scratch.partials;
-        let out = SharedMut::new(out);
-        let shared = partials.share();
-        self.pool.chunks(items.len(), 1, |range| {
+        self.team.chunks(items.len(), 1, |range| {
             for i in range {
                 let (item, slot) = (&items[i], first_slot[i]);
                 let slots = slot..slot + item.pages.len() * item.rows(shape.group);

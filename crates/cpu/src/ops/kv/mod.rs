@@ -6,18 +6,17 @@ mod q8;
 mod region;
 mod rotate;
 
-use super::parallel::MIN_PARALLEL;
 use super::{Ctx, Kernel};
 use crate::buffers::{BufferPool, typed};
 use crate::dispatch;
-use crate::pool::Pool;
+use crate::matmul::SharedMut;
 use crate::simd::{Isa, Simd};
+use crate::team::Team;
 use minfer_graph::{BackendError, BufferSlice, Graph, KvPair, KvShape, KvTypes, PAGE, Unsupported};
 pub use panels::{Line, PANEL, Panel, PanelKernel, Panels};
 pub use region::{Ahead, Part, Region};
 use region::{RegionMut, Side};
 pub use rotate::RotateQuery;
-use std::ops::Range;
 
 /// A shape without values has no kernel.
 pub fn check_shape(shape: &KvShape) -> Result<(), Unsupported> {
@@ -51,34 +50,35 @@ pub fn locate_rows(rows: &[i32], n_pages: usize) -> Result<Vec<(usize, usize)>, 
     rows.iter().map(locate).collect()
 }
 
+/// The regions of a layer, to be written.
+pub fn regions_mut<'a>(
+    [k, v]: [SharedMut<'a, u8>; 2],
+    ty: KvTypes,
+) -> Result<[RegionMut<'a>; 2], BackendError> {
+    Ok([RegionMut::new(k, ty.k)?, RegionMut::new(v, ty.v)?])
+}
+
 /// Writes rows of k (`[rows, n_kv_head * head_dim]`) and v to their slots in the regions.
 pub fn store_rows(
     isa: Isa,
-    pool: &Pool,
+    team: &Team<'_>,
     shape: &KvShape,
-    ty: KvTypes,
     rows: &[(usize, usize)],
     [k, v]: [&[f32]; 2],
-    [k_region, v_region]: [&mut [u8]; 2],
-) -> Result<(), BackendError> {
-    let regions = [RegionMut::new(k_region, ty.k)?, RegionMut::new(v_region, ty.v)?];
+    regions: &[RegionMut<'_>; 2],
+) {
     let n_kv_head = shape.n_kv_head;
-    let store_heads = |heads: Range<usize>| {
-        for (region, side, x, dim) in
-            [(&regions[0], Side::K, k, shape.head_dim), (&regions[1], Side::V, v, shape.v_dim)]
-        {
-            for head in heads.clone() {
-                let store = StoreHead { region, side, rows, x, dim, head, n_kv_head };
-                // SAFETY: each head is in one range alone, and its pages are no other head's.
-                dispatch!(isa, s => s.vectorize(|| unsafe { store.run(s) }));
-            }
+    team.chunks(2 * n_kv_head, 1, |units| {
+        for unit in units {
+            let (region, side, x, dim) = match unit % 2 {
+                0 => (&regions[0], Side::K, k, shape.head_dim),
+                _ => (&regions[1], Side::V, v, shape.v_dim),
+            };
+            let store = StoreHead { region, side, rows, x, dim, head: unit / 2, n_kv_head };
+            // SAFETY: each head of a side is one unit, and its pages are no other head's.
+            dispatch!(isa, s => s.vectorize(|| unsafe { store.run(s) }));
         }
-    };
-    match k.len() + v.len() < MIN_PARALLEL {
-        true => store_heads(0..n_kv_head),
-        false => pool.chunks(n_kv_head, 1, store_heads),
-    }
-    Ok(())
+    });
 }
 
 /// One KV head of a batch on its way to the cache.
@@ -119,9 +119,11 @@ impl Kernel for KvStore {
     fn run(&self, ctx: Ctx<'_>) -> Result<(), BackendError> {
         let kv = kv_regions(&ctx, &self.0)?;
         let reads = [ctx.input(0)?, ctx.input(1)?, ctx.input(2)?];
-        let ([k, v, rows], [k_region, v_region]) = ctx.buffers.access(reads, [kv.k, kv.v])?;
+        let ([k, v, rows], [k_region, v_region]) = ctx.views(reads, [kv.k, kv.v])?;
         let rows = locate_rows(typed(rows)?, kv.n_pages)?;
-        store_rows(ctx.isa, ctx.pool, &self.0, kv.ty, &rows, [typed(k)?, typed(v)?], [k_region, v_region])
+        let regions = regions_mut([k_region, v_region], kv.ty)?;
+        store_rows(ctx.isa, ctx.team, &self.0, &rows, [typed(k)?, typed(v)?], &regions);
+        Ok(())
     }
 }
 

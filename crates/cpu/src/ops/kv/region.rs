@@ -3,7 +3,7 @@
 use super::format::{KvElement, KvFormat};
 use super::panels::{Line, Lines, On, PANEL, PanelKernel, Stored};
 use super::q8::Q8_0;
-use crate::buffers::{typed, typed_mut};
+use crate::buffers::typed;
 use crate::ops::parallel::SharedMut;
 use crate::simd::Simd;
 use minfer_graph::{BackendError, KvType, PAGE};
@@ -163,11 +163,11 @@ pub enum Side {
 
 impl<'a> RegionMut<'a> {
     /// The region's bytes as its type.
-    pub fn new(bytes: &'a mut [u8], ty: KvType) -> Result<Self, BackendError> {
+    pub fn new(bytes: SharedMut<'a, u8>, ty: KvType) -> Result<Self, BackendError> {
         Ok(match ty {
-            KvType::F16 => RegionMut::F16(SharedMut::new(typed_mut(bytes)?)),
-            KvType::F32 => RegionMut::F32(SharedMut::new(typed_mut(bytes)?)),
-            KvType::Q8_0 => RegionMut::Q8_0(SharedMut::new(typed_mut(bytes)?)),
+            KvType::F16 => RegionMut::F16(bytes.cast()?),
+            KvType::F32 => RegionMut::F32(bytes.cast()?),
+            KvType::Q8_0 => RegionMut::Q8_0(bytes.cast()?),
         })
     }
 

@@ -1,0 +1,398 @@
+//! The members of a team: threads that run the same function together, step by step.
+//!
+//! All members call the same methods in the same order with the same arguments. What is between the calls runs on
+//! every member; [`Team::chunks`] divides work among them, [`Team::solo`] leaves it to one, and both end with all
+//! members meeting. So a list of small operations needs no dispatch each, only a meeting of some 100 ns.
+
+use crate::pool::Line;
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the first member waits for the others before it begins without them. A worker that is awake needs less.
+const GATHER: Duration = Duration::from_micros(10);
+
+/// Where the members of a team meet.
+pub(crate) struct Meeting {
+    /// Members that have arrived.
+    arrived: Line<AtomicUsize>,
+    /// Meetings so far.
+    round: Line<AtomicUsize>,
+    /// Next piece of work, of even and of odd rounds: one counts while the other is set back.
+    next: [Line<AtomicUsize>; 2],
+    /// Threads that have asked to become members, after the first.
+    asked: Line<AtomicUsize>,
+    /// How many of these are members.
+    admitted: Line<AtomicUsize>,
+    /// The item and the round that the last ones admitted begin with.
+    entry: [AtomicUsize; 2],
+    /// Whether the last to arrive at the last meeting saw somebody ask.
+    knock: AtomicBool,
+    /// What member 0 shows to the others.
+    shown: AtomicPtr<()>,
+    /// A member left early, or all have finished; nobody waits any more.
+    over: AtomicBool,
+    /// How long a member looks for the others before it gives way to other threads.
+    spin: Duration,
+}
+
+impl Meeting {
+    pub(crate) fn new(spin: Duration) -> Self {
+        let zero = || Line(AtomicUsize::new(0));
+        Meeting {
+            arrived: zero(),
+            round: zero(),
+            next: [zero(), zero()],
+            asked: zero(),
+            admitted: zero(),
+            entry: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            knock: AtomicBool::new(false),
+            shown: AtomicPtr::new(ptr::null_mut()),
+            over: AtomicBool::new(false),
+            spin,
+        }
+    }
+
+    /// Makes it fresh. Nobody may be in it.
+    pub(crate) fn reset(&self) {
+        let counters =
+            [&self.arrived, &self.round, &self.next[0], &self.next[1], &self.asked, &self.admitted];
+        for counter in counters {
+            counter.0.store(0, Ordering::Relaxed);
+        }
+        self.knock.store(false, Ordering::Relaxed);
+        self.over.store(false, Ordering::Relaxed);
+    }
+
+    /// Lets everybody go who waits.
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Waits until `done` or the end; whether it was done.
+    fn wait(&self, done: impl Fn() -> bool) -> bool {
+        if !spin_until(self.spin, || done() || self.is_over()) {
+            while !done() && !self.is_over() {
+                std::thread::yield_now();
+            }
+        }
+        done()
+    }
+
+    /// The first member, after `others` have asked or a moment has passed.
+    pub(crate) fn first(&self, others: usize) -> Team<'_> {
+        spin_until(GATHER, || self.asked.0.load(Ordering::Relaxed) == others);
+        let asked = self.asked.0.load(Ordering::Acquire);
+        self.admit(asked, [0, 0]);
+        Team { meeting: self, index: 0, size: Cell::new(1 + asked), round: Cell::new(0) }
+    }
+
+    /// Another member, once it is admitted, with the item it begins with; `None` at the end.
+    pub(crate) fn ask(&self) -> Option<(Team<'_>, usize)> {
+        let index = self.asked.0.fetch_add(1, Ordering::AcqRel) + 1;
+        if !self.wait(|| self.admitted.0.load(Ordering::Acquire) >= index) {
+            return None;
+        }
+        // Nobody gets past the next meeting without this member, so that all of these stay as they are.
+        let size = Cell::new(1 + self.admitted.0.load(Ordering::Acquire));
+        let [item, round] = [&self.entry[0], &self.entry[1]].map(|e| e.load(Ordering::Relaxed));
+        Some((Team { meeting: self, index, size, round: Cell::new(round) }, item))
+    }
+
+    fn admit(&self, asked: usize, entry: [usize; 2]) {
+        self.entry[0].store(entry[0], Ordering::Relaxed);
+        self.entry[1].store(entry[1], Ordering::Relaxed);
+        self.admitted.0.store(asked, Ordering::Release);
+    }
+}
+
+/// What a member panics with when another one left early.
+pub(crate) struct Broken;
+
+/// One thread's place in a team.
+pub struct Team<'a> {
+    meeting: &'a Meeting,
+    index: usize,
+    size: Cell<usize>,
+    /// Meetings of the team so far.
+    round: Cell<usize>,
+}
+
+impl Team<'_> {
+    /// This member's number.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Members. There may be more from the next item on.
+    pub fn threads(&self) -> usize {
+        self.size.get()
+    }
+
+    /// Waits for all members. What each did before is visible to all afterwards.
+    pub fn meet(&self) {
+        if self.size.get() > 1 {
+            self.meet_and(|| {
+                let asked = self.meeting.asked.0.load(Ordering::Relaxed);
+                let knock = asked > self.meeting.admitted.0.load(Ordering::Relaxed);
+                self.meeting.knock.store(knock, Ordering::Relaxed);
+            });
+        }
+    }
+
+    /// Waits for all members; the last one does something before the others go on.
+    fn meet_and(&self, last: impl FnOnce()) {
+        let meeting = self.meeting;
+        let round = self.round.get();
+        let next = round.wrapping_add(1);
+        self.round.set(next);
+        if meeting.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.size.get() {
+            meeting.arrived.0.store(0, Ordering::Relaxed);
+            meeting.next[round % 2].0.store(0, Ordering::Relaxed);
+            last();
+            meeting.round.0.store(next, Ordering::Release);
+        } else if !meeting.wait(|| meeting.round.0.load(Ordering::Acquire) != round) {
+            std::panic::resume_unwind(Box::new(Broken));
+        }
+    }
+
+    /// Between two items, `next` being the second: lets in who has asked. No member does this before all have finished
+    /// the first.
+    pub(crate) fn between(&self, next: usize) {
+        let meeting = self.meeting;
+        if self.size.get() == 1 {
+            let asked = meeting.asked.0.load(Ordering::Acquire);
+            if asked > 0 {
+                meeting.admit(asked, [next, self.round.get()]);
+            }
+        } else if meeting.knock.load(Ordering::Relaxed) {
+            self.meet_and(|| {
+                meeting.knock.store(false, Ordering::Relaxed);
+                meeting.admit(meeting.asked.0.load(Ordering::Acquire), [next, self.round.get()]);
+            });
+        } else {
+            return;
+        }
+        self.size.set(1 + meeting.admitted.0.load(Ordering::Acquire));
+    }
+
+    /// Cuts `0..n` into ranges of `chunk` (the last may be shorter) and calls `f` once for each; which member takes
+    /// which is open. Then all meet.
+    pub fn chunks(&self, n: usize, chunk: usize, mut f: impl FnMut(Range<usize>)) {
+        let chunk = chunk.max(1);
+        if self.size.get() == 1 {
+            for start in (0..n).step_by(chunk) {
+                f(start..n.min(start.saturating_add(chunk)));
+            }
+            return;
+        }
+        let next = &self.meeting.next[self.round.get() % 2].0;
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            match i.checked_mul(chunk) {
+                Some(start) if start < n => f(start..n.min(start.saturating_add(chunk))),
+                _ => break,
+            }
+        }
+        self.meet();
+    }
+
+    /// Cuts `0..n` into one range for each member, multiples of `unit` long but for the last. Then all meet.
+    pub fn shares(&self, n: usize, unit: usize, f: impl FnOnce(Range<usize>)) {
+        let units = n.div_ceil(unit);
+        let bound = |i: usize| (units * i / self.size.get() * unit).min(n);
+        let range = bound(self.index)..bound(self.index + 1);
+        if !range.is_empty() {
+            f(range);
+        }
+        self.meet();
+    }
+
+    /// Calls `f` on one member; then all meet.
+    pub fn solo(&self, f: impl FnOnce()) {
+        if self.index == 0 {
+            f();
+        }
+        self.meet();
+    }
+
+    /// Hands what member 0 makes to all members.
+    ///
+    /// # Safety
+    ///
+    /// All members call this with the same `T` at the same point of their work.
+    pub unsafe fn share<T: Copy + Send>(&self, make: impl FnOnce() -> T) -> T {
+        if self.size.get() == 1 {
+            return make();
+        }
+        let mut value = MaybeUninit::uninit();
+        if self.index == 0 {
+            let value = value.write(make());
+            self.meeting.shown.store(ptr::from_mut(value).cast(), Ordering::Relaxed);
+        }
+        self.meet();
+        let shown = self.meeting.shown.load(Ordering::Relaxed).cast::<T>();
+        // SAFETY: member 0 stored a pointer to an initialised value of this type before the meeting, and it keeps the value
+        // until the next one, below.
+        let copy = unsafe { *shown };
+        self.meet();
+        copy
+    }
+}
+
+/// Spins until `done`, at most for `limit`; whether it was.
+pub(crate) fn spin_until(limit: Duration, done: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        for _ in 0..64 {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if start.elapsed() >= limit {
+            return false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::pool::Pool;
+    use std::ops::ControlFlow;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Members that joined over some tries, at least once all of them.
+    fn pools() -> [Pool; 4] {
+        [1, 2, 3, 8].map(Pool::new)
+    }
+
+    #[test]
+    fn each_piece_is_done_once_and_seen_by_all() {
+        for pool in pools() {
+            for round in 0..200 {
+                let n = round % 37;
+                let done: Vec<_> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+                pool.team(|team| {
+                    assert!(team.index() < team.threads() && team.threads() <= pool.threads());
+                    for step in 1..20 {
+                        team.chunks(n, 1 + step % 5, |range| {
+                            done[range].iter().for_each(|d| {
+                                d.fetch_add(1, Ordering::Relaxed);
+                            });
+                        });
+                        assert!(done.iter().all(|d| d.load(Ordering::Relaxed) >= step));
+                        team.meet();
+                    }
+                });
+                assert!(done.iter().all(|d| d.load(Ordering::Relaxed) == 19));
+            }
+        }
+    }
+
+    #[test]
+    fn one_works_and_shows() {
+        for pool in pools() {
+            let count = AtomicUsize::new(0);
+            for round in 0..200 {
+                pool.team(|team| {
+                    team.solo(|| {
+                        count.fetch_add(1, Ordering::Relaxed);
+                    });
+                    assert_eq!(count.load(Ordering::Relaxed), round + 1);
+                    // SAFETY: all members are here.
+                    let shown = unsafe { team.share(|| (team.index(), round)) };
+                    assert_eq!(shown, (0, round));
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_who_left() {
+        for pool in pools() {
+            for bad in 0..pool.threads() {
+                let there = AtomicUsize::new(0);
+                let result = catch_unwind(AssertUnwindSafe(|| {
+                    pool.team(|team| {
+                        there.fetch_max(team.threads(), Ordering::Relaxed);
+                        team.meet();
+                        assert!(team.index() != bad, "member {bad}");
+                        team.meet();
+                    });
+                }));
+                match result {
+                    Ok(()) => assert!(there.into_inner() <= bad),
+                    Err(e) => assert_eq!(e.downcast_ref::<String>(), Some(&format!("member {bad}"))),
+                }
+            }
+            let sum = AtomicUsize::new(0);
+            pool.team(|team| {
+                team.chunks(100, 3, |r| {
+                    sum.fetch_add(r.len(), Ordering::Relaxed);
+                });
+            });
+            assert_eq!(sum.into_inner(), 100);
+        }
+    }
+
+    /// Workers that come late begin with an item that nobody has begun.
+    #[test]
+    fn items_in_order_with_who_is_there() {
+        for pool in pools() {
+            let mut most = 0;
+            for round in 0..200 {
+                let (sums, seen) = ([const { AtomicUsize::new(0) }; 50], AtomicUsize::new(0));
+                pool.team_on(50, |team, item| {
+                    let before = |i: &AtomicUsize| i.load(Ordering::Relaxed) == 100;
+                    assert!(sums[..item].iter().all(before));
+                    assert!(sums[item + 1..].iter().all(|s| s.load(Ordering::Relaxed) == 0));
+                    team.chunks(100, 7, |range| {
+                        sums[item].fetch_add(range.len(), Ordering::Relaxed);
+                        if round % 20 == 0 {
+                            std::thread::sleep(std::time::Duration::from_micros(20));
+                        }
+                    });
+                    seen.fetch_max(team.threads(), Ordering::Relaxed);
+                    ControlFlow::Continue(())
+                });
+                assert!(sums.iter().all(|s| s.load(Ordering::Relaxed) == 100));
+                most = most.max(seen.into_inner());
+                if round % 50 == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(3));
+                }
+            }
+            assert_eq!(most, pool.threads());
+        }
+    }
+
+    #[test]
+    fn a_break_ends_it_for_all() {
+        for pool in pools() {
+            for stop in 0..20 {
+                let last = AtomicUsize::new(0);
+                pool.team_on(20, |team, item| {
+                    last.fetch_max(item, Ordering::Relaxed);
+                    team.meet();
+                    if item == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                assert_eq!(last.into_inner(), stop);
+            }
+        }
+    }
+
+    #[test]
+    fn a_team_within_a_job_is_alone() {
+        let pool = Pool::new(3);
+        pool.run(|_| pool.team(|team| assert_eq!((team.index(), team.threads()), (0, 1))));
+        pool.team(|_| pool.team(|team| assert_eq!(team.threads(), 1)));
+    }
+}
