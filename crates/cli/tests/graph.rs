@@ -37,8 +37,8 @@ fn fusions_are_explained_and_near_misses_named() {
     );
     let value = json(&["graph", &path, "--explain-fusion"]);
     let counts: Vec<_> =
-        (0..4).map(|i| (value[i]["fused"].as_u64(), value[i]["not_fused"].as_u64())).collect();
-    let expected = [(0, 0), (0, 0), (7, 0), (0, 7)].map(|(a, b)| (Some(a), Some(b)));
+        (0..6).map(|i| (value[i]["fused"].as_u64(), value[i]["not_fused"].as_u64())).collect();
+    let expected = [(0, 0), (0, 0), (7, 0), (0, 7), (7, 0), (0, 0)].map(|(a, b)| (Some(a), Some(b)));
     assert_eq!(counts, expected);
     assert_eq!(value[3]["groups"][0]["blocks"], serde_json::json!([0, 1, 2, 3, 4, 5, 6]));
 
@@ -49,6 +49,8 @@ fn fusions_are_explained_and_near_misses_named() {
         &[
             "fused 4× in blk.0…3: `blk.*.attn_q.bias` for MatMul `blk.*.attn_q`, AddBias `blk.*.attn_q.bias`; then part of QkvRopeStore",
             "fused 4× in blk.0…3: `blk.*.q_rope` for MatMul `blk.*.attn_q.bias`",
+            "`blk.*.ffn_gated`; then part of GatedMatMul",
+            "MatMulAdd: a product adds itself to the residual\n  fused 4× in blk.0…3: ",
         ],
     );
     let text = succeeds(&output(&["graph", &path, "--explain-fusion", "--no-fuse=matmulbias"]));
@@ -143,5 +145,10 @@ fn fusions_can_be_left_out() {
     let o = output(&["run", &path, "hi", "--no-fuse=qkv"]);
     assert_eq!(o.status.code(), Some(USAGE));
     let said = String::from_utf8(o.stderr).unwrap();
-    has(&said, &["`qkv` is no fusion; there are MatMulBias, SwiGlu, GeGlu, QkvRopeStore, and all"]);
+    has(
+        &said,
+        &[
+            "`qkv` is no fusion; there are MatMulBias, SwiGlu, GeGlu, QkvRopeStore, GatedMatMul, MatMulAdd, and all",
+        ],
+    );
 }

@@ -304,7 +304,7 @@ fn several_weights_share_an_input() {
     let jobs: Vec<_> = weights
         .iter()
         .zip(&mut out)
-        .map(|(weight, out)| Job { weight, bias: None, out: SharedMut::new(out) })
+        .map(|(weight, out)| Job::new(weight, None, SharedMut::new(out)))
         .collect();
     let input = Input { x: &x, rows: tokens, cols, quant: Some(acts.rows()) };
     matmul_many(Isa::detect(), &pool, &input, &jobs).unwrap();

@@ -2,7 +2,7 @@
 //! kernel for it runs instead.
 
 use crate::error::GraphError;
-use crate::graph::{Graph, Node, NodeId};
+use crate::graph::{Graph, Node, NodeId, WeightId};
 use crate::infer::infer;
 use crate::op::Op;
 use std::collections::HashSet;
@@ -57,6 +57,26 @@ pub fn decompose(op: &Op) -> Option<Decomposition> {
             output: 1,
             store: None,
         }),
+        Op::MatMulAdd { weight, bias, act } => {
+            let mut ops = vec![plain(Op::MatMul { weight, bias: None, act }, &[Outer(0)])];
+            ops.extend(bias.map(|bias| plain(Op::AddBias { bias }, &[Inner(0)])));
+            let output = ops.len();
+            ops.push(plain(Op::Add, &[Inner(output - 1), Outer(1)]));
+            Some(Decomposition { ops, output, store: None })
+        }
+        Op::GatedMatMul(f) => {
+            let mut ops = Vec::new();
+            let mut project = |weight, bias: Option<WeightId>| {
+                ops.push(plain(Op::MatMul { weight, bias: None, act: f.act }, &[Outer(0)]));
+                ops.extend(bias.map(|bias| plain(Op::AddBias { bias }, &[Inner(ops.len() - 1)])));
+                ops.len() - 1
+            };
+            let (gate, up) = (project(f.gate, f.gate_bias), project(f.up, f.up_bias));
+            let output = up + 2;
+            ops.push(plain(f.gating.activation(), &[Inner(gate)]));
+            ops.push(plain(Op::Mul, &[Inner(up + 1), Inner(up)]));
+            Some(Decomposition { ops, output, store: None })
+        }
         Op::QkvRopeStore(f) => {
             let mut ops = Vec::new();
             let mut project = |weight, bias| {

@@ -5,7 +5,7 @@ use crate::backend::Backends;
 use crate::error::NodeRef;
 use crate::fusion_report::{Fused, FusionRefusal, FusionReport, Unfused};
 use crate::graph::{Graph, Node, NodeId};
-use crate::op::{Op, QkvRopeStore, Rope};
+use crate::op::{GatedMatMul, Gating, Op, QkvRopeStore, Rope};
 use crate::shape::{DType, Shape};
 use std::str::FromStr;
 
@@ -20,12 +20,26 @@ pub struct FusionSwitches {
     pub geglu: bool,
     /// [`Fusion::QkvRopeStore`].
     pub qkv_rope_store: bool,
+    /// [`Fusion::GatedMatMul`].
+    pub gated_matmul: bool,
+    /// [`Fusion::MatMulAdd`].
+    pub matmul_add: bool,
 }
 
 impl FusionSwitches {
     /// Nothing is fused.
-    pub const NONE: FusionSwitches =
-        FusionSwitches { matmul_bias: false, swiglu: false, geglu: false, qkv_rope_store: false };
+    pub const NONE: FusionSwitches = FusionSwitches::all(false);
+
+    const fn all(on: bool) -> FusionSwitches {
+        FusionSwitches {
+            matmul_bias: on,
+            swiglu: on,
+            geglu: on,
+            qkv_rope_store: on,
+            gated_matmul: on,
+            matmul_add: on,
+        }
+    }
 
     /// Whether a fusion is switched on.
     pub fn get(self, fusion: Fusion) -> bool {
@@ -34,6 +48,8 @@ impl FusionSwitches {
             Fusion::SwiGlu => self.swiglu,
             Fusion::GeGlu => self.geglu,
             Fusion::QkvRopeStore => self.qkv_rope_store,
+            Fusion::GatedMatMul => self.gated_matmul,
+            Fusion::MatMulAdd => self.matmul_add,
         }
     }
 
@@ -44,6 +60,8 @@ impl FusionSwitches {
             Fusion::SwiGlu => &mut self.swiglu,
             Fusion::GeGlu => &mut self.geglu,
             Fusion::QkvRopeStore => &mut self.qkv_rope_store,
+            Fusion::GatedMatMul => &mut self.gated_matmul,
+            Fusion::MatMulAdd => &mut self.matmul_add,
         };
         *switch = on;
         self
@@ -52,7 +70,7 @@ impl FusionSwitches {
 
 impl Default for FusionSwitches {
     fn default() -> Self {
-        FusionSwitches { matmul_bias: true, swiglu: true, geglu: true, qkv_rope_store: true }
+        FusionSwitches::all(true)
     }
 }
 
@@ -67,11 +85,22 @@ pub enum Fusion {
     GeGlu,
     /// Three projections of one x, RoPE on q and k, and the KV store → `QkvRopeStore`.
     QkvRopeStore,
+    /// `SwiGlu` or `GeGlu` of two projections of one x → `GatedMatMul`.
+    GatedMatMul,
+    /// `Add(MatMul(x), r)`, either operand order → `MatMulAdd`.
+    MatMulAdd,
 }
 
 impl Fusion {
-    /// All of them, in the order they are applied: the projections take in their biases first.
-    pub const ALL: [Fusion; 4] = [Fusion::MatMulBias, Fusion::SwiGlu, Fusion::GeGlu, Fusion::QkvRopeStore];
+    /// All of them, in the order they are applied: the projections take in their biases first, the gate its activation.
+    pub const ALL: [Fusion; 6] = [
+        Fusion::MatMulBias,
+        Fusion::SwiGlu,
+        Fusion::GeGlu,
+        Fusion::QkvRopeStore,
+        Fusion::GatedMatMul,
+        Fusion::MatMulAdd,
+    ];
 
     /// Name in reports.
     pub const fn name(self) -> &'static str {
@@ -80,6 +109,8 @@ impl Fusion {
             Fusion::SwiGlu => "SwiGlu",
             Fusion::GeGlu => "GeGlu",
             Fusion::QkvRopeStore => "QkvRopeStore",
+            Fusion::GatedMatMul => "GatedMatMul",
+            Fusion::MatMulAdd => "MatMulAdd",
         }
     }
 
@@ -92,6 +123,8 @@ impl Fusion {
             Fusion::QkvRopeStore => {
                 "the projections to q, k and v, RoPE of q and k, and the store into the KV cache, in one node"
             }
+            Fusion::GatedMatMul => "the gate and the up projection and their gated product, in one node",
+            Fusion::MatMulAdd => "a product adds itself to the residual",
         }
     }
 
@@ -102,6 +135,11 @@ impl Fusion {
             Fusion::SwiGlu => multiplies(graph, node, Op::Silu),
             Fusion::GeGlu => multiplies(graph, node, Op::Gelu),
             Fusion::QkvRopeStore => matches!(node.op, Op::KvStore(_)),
+            Fusion::GatedMatMul => {
+                matches!(node.op, Op::SwiGlu | Op::GeGlu)
+                    && node.src.iter().any(|&s| is_product(graph.node(s)))
+            }
+            Fusion::MatMulAdd => node.op == Op::Add && node.src.iter().any(|&s| is_product(graph.node(s))),
         }
     }
 
@@ -111,6 +149,8 @@ impl Fusion {
             Fusion::SwiGlu => decide_gated(ctx, anchor, Op::Silu, Op::SwiGlu),
             Fusion::GeGlu => decide_gated(ctx, anchor, Op::Gelu, Op::GeGlu),
             Fusion::QkvRopeStore => decide_qkv(ctx, anchor),
+            Fusion::GatedMatMul => decide_gated_matmul(ctx, anchor),
+            Fusion::MatMulAdd => decide_matmul_add(ctx, anchor),
         }
     }
 }
@@ -282,6 +322,65 @@ fn decide_gated(
     };
     let (a, b) = (anchor.src[0], anchor.src[1]);
     match (ctx.graph.node(a).op == activation, ctx.graph.node(b).op == activation) {
+        (true, true) => try_order(a, b).or_else(|_| try_order(b, a)),
+        (true, false) => try_order(a, b),
+        (false, _) => try_order(b, a),
+    }
+}
+
+fn is_product(node: &Node) -> bool {
+    matches!(node.op, Op::MatMul { .. })
+}
+
+/// `gating(MatMul(x), MatMul(x))` becomes one product with two weights.
+fn decide_gated_matmul(ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, FusionRefusal> {
+    let gating = match anchor.op {
+        Op::SwiGlu => Gating::Silu,
+        Op::GeGlu => Gating::Gelu,
+        _ => return Err(not(anchor, "SwiGlu or GeGlu")),
+    };
+    let product = |id: NodeId| {
+        let node = ctx.graph.node(id);
+        let Op::MatMul { weight, bias, act } = node.op else { return Err(not(node, "MatMul")) };
+        ctx.inner(anchor, id)?;
+        Ok(Projection { weight, bias, act, x: node.src[0] })
+    };
+    let (gate, up) = (product(anchor.src[0])?, product(anchor.src[1])?);
+    if gate.x != up.x {
+        return Err(FusionRefusal::Mismatch("the gate and up project different values".into()));
+    }
+    if gate.act != up.act {
+        return Err(FusionRefusal::Mismatch(
+            "the gate and up take activations of different precision".into(),
+        ));
+    }
+    let op = Op::GatedMatMul(GatedMatMul {
+        gate: gate.weight,
+        up: up.weight,
+        gate_bias: gate.bias,
+        up_bias: up.bias,
+        gating,
+        act: gate.act,
+    });
+    let (place, src, shape) = (anchor.id, vec![gate.x], anchor.shape);
+    let mut replaced = vec![anchor.src[0], anchor.src[1], place];
+    replaced.sort_unstable();
+    ctx.accept(anchor, Rewrite { place, op, src, shape, replaced, value_of: None })
+}
+
+/// `Add(MatMul(x), r)` in either order.
+fn decide_matmul_add(ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, FusionRefusal> {
+    let try_order = |product: NodeId, r: NodeId| {
+        let inner = ctx.graph.node(product);
+        let Op::MatMul { weight, bias, act } = inner.op else { return Err(not(inner, "MatMul")) };
+        ctx.inner(anchor, product)?;
+        let op = Op::MatMulAdd { weight, bias, act };
+        let (place, src, shape) = (anchor.id, vec![inner.src[0], r], anchor.shape);
+        let replaced = vec![product, place];
+        ctx.accept(anchor, Rewrite { place, op, src, shape, replaced, value_of: None })
+    };
+    let (a, b) = (anchor.src[0], anchor.src[1]);
+    match (is_product(ctx.graph.node(a)), is_product(ctx.graph.node(b))) {
         (true, true) => try_order(a, b).or_else(|_| try_order(b, a)),
         (true, false) => try_order(a, b),
         (false, _) => try_order(b, a),

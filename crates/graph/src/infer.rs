@@ -1,7 +1,7 @@
 //! Shape and type rules: one row per op. A violated rule is an error that shows the shapes.
 
 use crate::graph::{Node, NodeId, WeightId, WeightSpec};
-use crate::op::{Attention, ExpertMatMul, InputKind, KvShape, Op, QkvRopeStore, Rope};
+use crate::op::{Attention, ExpertMatMul, GatedMatMul, InputKind, KvShape, Op, QkvRopeStore, Rope};
 use crate::shape::{DType, Dim, Shape};
 
 /// Sources of a node under inference.
@@ -155,6 +155,15 @@ pub fn infer(
             f32(Shape::new(x.rows, x.cols / shares.cols))
         }
         Op::QkvRopeStore(f) => f32(qkv_shape(&s, weights, f)?),
+        Op::GatedMatMul(f) => f32(gated_shape(&s, weights, f)?),
+        Op::MatMulAdd { weight, bias, act: _ } => {
+            let (x, r) = (s.expect(0, "x", DType::F32)?, s.expect(1, "r", DType::F32)?);
+            let product = Shape::new(x.rows, matmul_cols(weights, *weight, *bias, x)?);
+            if product != r {
+                return Err(format!("the product is {product}, what it is added to {r}"));
+            }
+            f32(r)
+        }
     }
 }
 
@@ -292,4 +301,14 @@ fn qkv_shape(s: &Sources<'_>, weights: &[WeightSpec], f: &QkvRopeStore) -> Resul
         return Err(format!("k has {k} values, v {v}, the cache holds {:?}", f.kv));
     }
     Ok(Shape::new(x.rows, q))
+}
+
+fn gated_shape(s: &Sources<'_>, weights: &[WeightSpec], f: &GatedMatMul) -> Result<Shape, String> {
+    let x = s.expect(0, "x", DType::F32)?;
+    let gate = matmul_cols(weights, f.gate, f.gate_bias, x)?;
+    let up = matmul_cols(weights, f.up, f.up_bias, x)?;
+    if gate != up {
+        return Err(format!("the gate has {gate} values, up {up}"));
+    }
+    Ok(Shape::new(x.rows, gate))
 }

@@ -177,6 +177,50 @@ pub struct QkvRopeStore {
     pub act: ActPrecision,
 }
 
+/// What the gate of a feed-forward block passes through before it multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gating {
+    /// [`Op::SwiGlu`].
+    Silu,
+    /// [`Op::GeGlu`].
+    Gelu,
+}
+
+impl Gating {
+    /// The activation by itself.
+    pub const fn activation(self) -> Op {
+        match self {
+            Gating::Silu => Op::Silu,
+            Gating::Gelu => Op::Gelu,
+        }
+    }
+
+    /// The activation and the product, in one op.
+    pub const fn op(self) -> Op {
+        match self {
+            Gating::Silu => Op::SwiGlu,
+            Gating::Gelu => Op::GeGlu,
+        }
+    }
+}
+
+/// The gate and the up projection of one x with their optional biases, fused with what multiplies them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatedMatMul {
+    /// Gate weight `[n_out, n_in]`.
+    pub gate: WeightId,
+    /// Up weight `[n_out, n_in]`.
+    pub up: WeightId,
+    /// Gate bias `[n_out]` f32.
+    pub gate_bias: Option<WeightId>,
+    /// Up bias `[n_out]` f32.
+    pub up_bias: Option<WeightId>,
+    /// What the gate passes through.
+    pub gating: Gating,
+    /// Activation precision of both products.
+    pub act: ActPrecision,
+}
+
 /// Products with the weights of chosen experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertMatMul {
@@ -296,6 +340,18 @@ pub enum Op {
     /// Projections, biases, rotation and KV store in one; the output is the rotated q.
     /// Sources: `[x, positions, kv_rows]`.
     QkvRopeStore(QkvRopeStore),
+    /// Two projections, their biases, the activation of the first and the product of both in one.
+    /// Sources: `[x]`.
+    GatedMatMul(GatedMatMul),
+    /// A product, its bias, and then a sum: the fused form of `Add(MatMul(x), r)`. Sources: `[x, r]`.
+    MatMulAdd {
+        /// Weight `[n_out, n_in]`.
+        weight: WeightId,
+        /// Bias `[n_out]` f32, added before `r`.
+        bias: Option<WeightId>,
+        /// Activation precision for quantised weights.
+        act: ActPrecision,
+    },
 }
 
 impl Op {
@@ -327,6 +383,8 @@ impl Op {
             Op::ExpertMatMul(_) => "ExpertMatMul",
             Op::ExpertSum => "ExpertSum",
             Op::QkvRopeStore(_) => "QkvRopeStore",
+            Op::GatedMatMul(_) => "GatedMatMul",
+            Op::MatMulAdd { .. } => "MatMulAdd",
         }
     }
 
@@ -343,7 +401,8 @@ impl Op {
             | Op::Scale { .. }
             | Op::SoftCap { .. }
             | Op::TopExperts { .. }
-            | Op::KvLoad(_) => 1,
+            | Op::KvLoad(_)
+            | Op::GatedMatMul(_) => 1,
             Op::Add
             | Op::Mul
             | Op::PositionScale { .. }
@@ -354,7 +413,8 @@ impl Op {
             | Op::GatherRows
             | Op::ExpertShares { .. }
             | Op::ExpertMatMul(_)
-            | Op::ExpertSum => 2,
+            | Op::ExpertSum
+            | Op::MatMulAdd { .. } => 2,
             Op::KvStore(_) | Op::QkvRopeStore(_) => 3,
             Op::Attention(_) => 4,
         }
@@ -384,7 +444,9 @@ impl Op {
             | Op::ExpertShares { .. }
             | Op::ExpertMatMul(_)
             | Op::ExpertSum
-            | Op::QkvRopeStore(_) => &[],
+            | Op::QkvRopeStore(_)
+            | Op::GatedMatMul(_)
+            | Op::MatMulAdd { .. } => &[],
         }
     }
 
@@ -416,7 +478,9 @@ impl Op {
             | Op::TopExperts { .. }
             | Op::ExpertShares { .. }
             | Op::ExpertMatMul(_)
-            | Op::ExpertSum => None,
+            | Op::ExpertSum
+            | Op::GatedMatMul(_)
+            | Op::MatMulAdd { .. } => None,
         }
     }
 
@@ -434,12 +498,15 @@ impl Op {
     pub fn weights(&self) -> impl Iterator<Item = WeightId> {
         let list: [Option<WeightId>; 7] = match *self {
             Op::Embed { weight } => [Some(weight), None, None, None, None, None, None],
-            Op::MatMul { weight, bias, .. } => [Some(weight), bias, None, None, None, None, None],
+            Op::MatMul { weight, bias, .. } | Op::MatMulAdd { weight, bias, .. } => {
+                [Some(weight), bias, None, None, None, None, None]
+            }
             Op::AddBias { bias } => [Some(bias), None, None, None, None, None, None],
             Op::RmsNorm { weight, .. } => [weight, None, None, None, None, None, None],
             Op::Rope(rope) => [rope.factors, None, None, None, None, None, None],
             Op::Attention(a) => [a.sinks, None, None, None, None, None, None],
             Op::QkvRopeStore(f) => [Some(f.wq), Some(f.wk), Some(f.wv), f.bq, f.bk, f.bv, f.rope.factors],
+            Op::GatedMatMul(f) => [Some(f.gate), Some(f.up), f.gate_bias, f.up_bias, None, None, None],
             Op::ExpertMatMul(m) => [Some(m.weight), m.bias, None, None, None, None, None],
             Op::Input(_)
             | Op::Add

@@ -87,7 +87,8 @@ fn error_stops_and_leaves_nothing() {
         let device: Box<dyn Backend> = if deferred { Box::new(chaos(CPU)) } else { Box::new(reference(CPU)) };
         let mut backends = devices(vec![device]);
         let graph = chain();
-        let p = plan(graph.clone(), &backends, &PlanOptions::new(dims(2, 2, 1))).unwrap();
+        let options = PlanOptions { fuse: FusionSwitches::NONE, ..PlanOptions::new(dims(2, 2, 1)) };
+        let p = plan(graph.clone(), &backends, &options).unwrap();
         let mut alloc = GraphAllocator::new(&p, &mut backends, None).unwrap();
         let mut scheduler = BackendScheduler::default();
         let x = vec![1.0; 2 * COLS];

@@ -16,11 +16,12 @@ fn layer(bias: bool) -> Graph {
     let up = b.matmul("up", wu, ActPrecision::Int8, sum).unwrap();
     let silu = b.silu("silu", gate).unwrap();
     let act = b.mul("act", silu, up).unwrap();
-    let gelu = b.push("gelu", Op::Gelu, &[up]).unwrap();
+    let gelu = b.push("gelu", Op::Gelu, &[act]).unwrap();
     let act = b.mul("act2", act, gelu).unwrap();
     let wd = matrix(&mut b, "down.w", COLS, 12);
     let down = b.matmul("down", wd, ActPrecision::Int8, act).unwrap();
-    b.output(down);
+    let out = b.add("out", sum, down).unwrap();
+    b.output(out);
     b.finish(0)
 }
 
@@ -38,12 +39,14 @@ fn fused_equals_plain() {
         let steps = [(0, dims(4, 0, 1)), (4, dims(1, 0, 1)), (5, dims(2, 0, 1))];
         let expected: Vec<_> =
             steps.iter().map(|&(past, step)| bits(&plain.run(past as u64, past, step).unwrap())).collect();
-        for mask in 0..16 {
+        for mask in 0..64 {
             let fuse = FusionSwitches {
                 matmul_bias: mask & 1 != 0,
                 swiglu: mask & 2 != 0,
                 qkv_rope_store: mask & 4 != 0,
                 geglu: mask & 8 != 0,
+                gated_matmul: mask & 16 != 0,
+                matmul_add: mask & 32 != 0,
             };
             let mut rig = Rig::new(&graph, devices(vec![Box::new(chaos(CPU))]), &opts(fuse)).unwrap();
             let report = &rig.plan.fusions;
@@ -52,6 +55,9 @@ fn fused_equals_plain() {
             assert_eq!(report.count(Fusion::GeGlu), usize::from(fuse.geglu));
             let qkv = fuse.qkv_rope_store && (!bias || fuse.matmul_bias);
             assert_eq!(report.count(Fusion::QkvRopeStore), usize::from(qkv), "{report}");
+            let gated = fuse.gated_matmul && fuse.swiglu;
+            assert_eq!(report.count(Fusion::GatedMatMul), usize::from(gated), "{report}");
+            assert_eq!(report.count(Fusion::MatMulAdd), usize::from(fuse.matmul_add), "{report}");
             for (&(past, step), expected) in steps.iter().zip(&expected) {
                 assert_eq!(bits(&rig.run(past as u64, past, step).unwrap()), *expected, "{fuse:?}");
             }
@@ -94,7 +100,8 @@ fn orphans_stay_dead() {
     assert_eq!(p.graph.nodes.len(), graph.nodes.len());
     let live = p.graph.live();
     let dead: Vec<&str> = p.graph.nodes.iter().filter(|n| !live[n.id]).map(|n| n.op.name()).collect();
-    assert_eq!(dead.iter().filter(|&&op| op == "MatMul").count(), 6);
+    // Three projections with and without bias, gate and up, and what was added to the residual.
+    assert_eq!(dead.iter().filter(|&&op| op == "MatMul").count(), 9);
     assert_eq!(dead.iter().filter(|&&op| op == "Rope").count(), 2);
     assert_eq!(dead.iter().filter(|&&op| op == "Silu").count(), 1);
     let store = graph.find("blk.0.kv_store").unwrap();
@@ -126,6 +133,69 @@ fn swiglu_operand_orders() {
     }
 }
 
+/// R131: `Add(MatMul(x), r)` in both operand orders, with two products, and with one that is read again.
+#[test]
+fn residual_operand_orders() {
+    for order in 0..4 {
+        let mut b = GraphBuilder::new();
+        let (x, y) = (value_input(&mut b, "x"), value_input(&mut b, "y"));
+        let mut product = |name: &str| {
+            let w = matrix(&mut b, &format!("{name}.w"), COLS, COLS);
+            b.matmul(name, w, ActPrecision::Int8, x).unwrap()
+        };
+        let m = product("m");
+        let r = if order < 2 { y } else { product("r") };
+        let out = if order == 1 { b.add("out", r, m) } else { b.add("out", m, r) }.unwrap();
+        b.output(out);
+        if order == 3 {
+            b.output(m);
+        }
+        let graph = b.finish(0);
+        let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default())).unwrap();
+        let node = fused.plan.graph.node(out);
+        let expected = if order == 3 { [x, m] } else { [x, r] };
+        assert_eq!((node.op.name(), node.src.as_slice()), ("MatMulAdd", &expected[..]));
+        let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE)).unwrap();
+        let step = dims(3, 0, 1);
+        assert_eq!(bits(&fused.run(1, 0, step).unwrap()), bits(&plain.run(1, 0, step).unwrap()));
+    }
+}
+
+/// R131: what keeps two products and their activation apart.
+#[test]
+fn gated_refusals() {
+    for case in 0..5 {
+        let mut b = GraphBuilder::new();
+        let (x, y) = (value_input(&mut b, "x"), value_input(&mut b, "y"));
+        let mut product = |name: &str, act, x| {
+            let w = matrix(&mut b, &format!("{name}.w"), COLS, COLS);
+            b.matmul(name, w, act, x).unwrap()
+        };
+        let gate = product("gate", ActPrecision::Int8, x);
+        let act = if case == 1 { ActPrecision::Int16 } else { ActPrecision::Int8 };
+        let up = if case == 2 { y } else { product("up", act, if case == 0 { y } else { x }) };
+        let op = if case == 3 { Op::GeGlu } else { Op::SwiGlu };
+        let out = b.push("out", op, &[gate, up]).unwrap();
+        b.output(out);
+        if case == 3 {
+            b.output(up);
+        }
+        let found = refusals(b.finish(0), &one());
+        let mismatch = |what: &str| FusionRefusal::Mismatch(format!("the gate and up {what}"));
+        let expected = match case {
+            0 => mismatch("project different values"),
+            1 => mismatch("take activations of different precision"),
+            2 => FusionRefusal::Pattern("`y` is Input, not MatMul".into()),
+            3 => FusionRefusal::IsOutput(up),
+            _ => {
+                assert_eq!(found, vec![]);
+                continue;
+            }
+        };
+        assert_eq!(found, vec![(Fusion::GatedMatMul, expected)]);
+    }
+}
+
 fn refusals(graph: Graph, backends: &Backends) -> Vec<(Fusion, FusionRefusal)> {
     let p = plan(graph, backends, &opts(FusionSwitches::default())).unwrap();
     p.fusions.refused.into_iter().map(|r| (r.fusion, r.why)).collect()
@@ -144,7 +214,7 @@ fn refusals_are_typed() {
         let mut y = b.add_bias("y", bias, m).unwrap();
         let expected = match case {
             0 => {
-                y = b.add("z", y, m).unwrap();
+                y = b.mul("z", y, m).unwrap();
                 FusionRefusal::UsedElsewhere(m)
             }
             1 => {
@@ -167,7 +237,7 @@ fn refusals_are_typed() {
     // Switched off.
     let p = plan(layer(false), &backends, &opts(FusionSwitches::NONE)).unwrap();
     assert!(p.fusions.refused.iter().all(|r| r.why == FusionRefusal::SwitchedOff));
-    assert_eq!(p.fusions.refused.len(), 3);
+    assert_eq!(p.fusions.refused.len(), 4);
     assert!(p.fusions.to_string().contains("SwiGlu not at node"), "{}", p.fusions);
 }
 

@@ -35,7 +35,7 @@ fn cases_cover_every_op_and_the_edges() {
     let names: HashSet<&str> = cases.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names.len(), cases.len());
     let ops: HashSet<&str> = cases.iter().flat_map(|c| &c.graph.nodes).map(|n| n.op.name()).collect();
-    assert_eq!(ops.len(), 25, "{ops:?}");
+    assert_eq!(ops.len(), 27, "{ops:?}");
     assert!(cases.iter().any(|c| c.dims.tokens == 1) && cases.iter().any(|c| c.dims.seqs > 1));
     let no_outputs = |c: &&minfer_testkit::OpCase| {
         c.dims.outputs == 0 && c.graph.nodes.iter().any(|n| n.op == Op::GatherRows)
@@ -220,7 +220,8 @@ impl Backend for Wrong {
 /// How a node rounds its first source, if it does.
 fn rounded_activations(call: &NodeCall<'_>) -> Option<ActPrecision> {
     let (weight, act) = match call.node.op {
-        Op::MatMul { weight, act, .. } => (weight, act),
+        Op::MatMul { weight, act, .. } | Op::MatMulAdd { weight, act, .. } => (weight, act),
+        Op::GatedMatMul(f) => (f.gate, f.act),
         Op::QkvRopeStore(f) => (f.wq, f.act),
         _ => return None,
     };
@@ -231,7 +232,10 @@ fn rounded_activations(call: &NodeCall<'_>) -> Option<ActPrecision> {
 fn the_numeric_contract_stays_within_the_tolerances() {
     let mut failures = Vec::new();
     for case in all_cases() {
-        if case.graph.nodes.iter().any(|n| matches!(n.op, Op::MatMul { .. } | Op::QkvRopeStore(_))) {
+        let rounds = |op: &Op| {
+            matches!(op, Op::MatMul { .. } | Op::MatMulAdd { .. } | Op::GatedMatMul(_) | Op::QkvRopeStore(_))
+        };
+        if case.graph.nodes.iter().any(|n| rounds(&n.op)) {
             let mut backend = Wrong { inner: reference(), mistake: Mistake::Rounding };
             failures.extend(check(&case, &mut backend).err().map(|e| e.to_string()));
         }

@@ -18,6 +18,6 @@ mod weight;
 pub use acts::{ActRows, Activations};
 pub(crate) use memory::{Arena, Region};
 pub(crate) use run::{ExpertJob, ExpertRows, Pair, matmul_experts, matmul_together};
-pub use run::{Input, Job, matmul, matmul_many};
+pub use run::{Input, Job, Then, Up, matmul, matmul_many};
 pub use shared::SharedMut;
 pub use weight::{GROUP, PackedWeight};

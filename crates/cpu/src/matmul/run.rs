@@ -12,10 +12,13 @@ use super::panel;
 use super::shared::SharedMut;
 use super::weight::{GROUP, PackedWeight};
 use crate::dispatch;
+use crate::ops::elementwise::{GeGlu, SwiGlu};
+use crate::ops::vector::{load_tail, store_tail, zip};
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Simd};
 use crate::team::Team;
-use minfer_graph::BackendError;
+use minfer_graph::{BackendError, Gating};
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -41,7 +44,7 @@ pub struct Input<'a> {
     pub quant: Option<ActRows<'a>>,
 }
 
-/// One product: `out[t, o] = sum_k weight[o, k] * x[t, k] + bias[o]`.
+/// One product: `out[t, o] = sum_k weight[o, k] * x[t, k] + bias[o]`, and what is done to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     /// The weight `[n_out, cols]`.
@@ -50,6 +53,41 @@ pub struct Job<'a> {
     pub bias: Option<&'a [f32]>,
     /// `[rows, n_out]`.
     pub out: SharedMut<'a, f32>,
+    /// What is done to a finished output.
+    pub then: Then<'a>,
+}
+
+/// What is done to a finished output, by the thread that has computed it.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Then<'a> {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// This is added, `[rows, n_out]`.
+    Add(&'a [f32]),
+    /// It is the gate of a second product of the input.
+    Gate(Gating, Up<'a>),
+}
+
+/// The second product of a gated one.
+#[derive(Clone, Copy, Debug)]
+pub struct Up<'a> {
+    /// The weight, of the first one's shape.
+    pub weight: &'a PackedWeight,
+    /// `[n_out]`.
+    pub bias: Option<&'a [f32]>,
+}
+
+impl<'a> Job<'a> {
+    /// The product and nothing else.
+    pub fn new(weight: &'a PackedWeight, bias: Option<&'a [f32]>, out: SharedMut<'a, f32>) -> Self {
+        Job { weight, bias, out, then: Then::Keep }
+    }
+
+    /// Whether a weight wants quantised activations.
+    pub fn is_quantized(&self) -> bool {
+        self.weight.is_quantized() || matches!(self.then, Then::Gate(_, up) if up.weight.is_quantized())
+    }
 }
 
 /// A row of the input and the row of the output that its product goes to.
@@ -98,7 +136,7 @@ pub fn matmul(
     bias: Option<&[f32]>,
     out: &mut [f32],
 ) -> Result<(), BackendError> {
-    matmul_many(isa, pool, input, &[Job { weight, bias, out: SharedMut::new(out) }])
+    matmul_many(isa, pool, input, &[Job::new(weight, bias, SharedMut::new(out))])
 }
 
 /// Products of one input with several weights, in one parallel region.
@@ -164,7 +202,7 @@ pub(crate) fn matmul_experts(
     let mut jobs = Vec::with_capacity(experts.len());
     for e in &experts {
         let (first, rows) = (e.expert * n_out / GROUP, Rows::Some(e.rows));
-        jobs.push(Shared { weight, first, n_out, bias: e.bias, rows, out });
+        jobs.push(Shared { weight, first, n_out, bias: e.bias, rows, out, then: Then::Keep });
     }
     run_all(isa, team, input, &jobs);
     Ok(())
@@ -206,8 +244,22 @@ fn check(input: &Input<'_>, job: &Job<'_>) -> Result<(), BackendError> {
     if input.rows.checked_mul(n) != Some(job.out.len()) {
         return Err(misfit(input, job.weight, "output", job.out.len()));
     }
-    match job.bias {
-        Some(bias) if bias.len() != n => Err(misfit(input, job.weight, "bias", bias.len())),
+    check_bias(input, job.weight, job.bias)?;
+    match job.then {
+        Then::Add(r) if r.len() != job.out.len() => Err(misfit(input, job.weight, "residual", r.len())),
+        Then::Gate(_, up) => {
+            check_input(input, up.weight)?;
+            check_bias(input, up.weight, up.bias)?;
+            let fits = up.weight.rows() == n;
+            if fits { Ok(()) } else { Err(misfit(input, up.weight, "gate", n)) }
+        }
+        Then::Add(_) | Then::Keep => Ok(()),
+    }
+}
+
+fn check_bias(input: &Input<'_>, weight: &PackedWeight, bias: Option<&[f32]>) -> Result<(), BackendError> {
+    match bias {
+        Some(bias) if bias.len() != weight.rows() => Err(misfit(input, weight, "bias", bias.len())),
         _ => Ok(()),
     }
 }
@@ -262,12 +314,22 @@ pub struct Shared<'a> {
     /// What is multiplied.
     pub rows: Rows<'a>,
     out: SharedMut<'a, f32>,
+    then: Then<'a>,
 }
 
 impl<'a> Shared<'a> {
     fn new(job: &Job<'a>, rows: usize) -> Self {
-        let Job { weight, bias, out } = *job;
-        Shared { weight, first: 0, n_out: weight.rows(), bias, rows: Rows::All(rows), out }
+        let Job { weight, bias, out, then } = *job;
+        Shared { weight, first: 0, n_out: weight.rows(), bias, rows: Rows::All(rows), out, then }
+    }
+
+    /// What is added to a row of the output when it is final, if anything is.
+    #[inline(always)]
+    fn residual(&self, last: bool) -> Option<&'a [f32]> {
+        match self.then {
+            Then::Add(r) if last => Some(r),
+            _ => None,
+        }
     }
 
     fn groups(&self) -> usize {
@@ -293,7 +355,7 @@ impl<'a> Shared<'a> {
         unsafe { self.out.range(row * n + g * GROUP..row * n + ((g + 1) * GROUP).min(n)) }
     }
 
-    /// Writes the outputs of up to `G` neighbouring groups of a row, the bias added if they are final.
+    /// Writes the outputs of up to `G` neighbouring groups of a row; bias and residual are added if they are final.
     ///
     /// # Safety
     ///
@@ -318,13 +380,12 @@ impl<'a> Shared<'a> {
         // SAFETY: the columns of these groups belong to the calling thread.
         let out = unsafe { self.out.range(row * n + at..row * n + at + G * GROUP) };
         let (out, _) = out.as_chunks_mut::<GROUP>();
-        match self.bias.filter(|_| last).map(|bias| bias[at..at + G * GROUP].as_chunks::<GROUP>().0) {
-            None => out.copy_from_slice(sums),
-            Some(bias) => {
-                for ((out, sum), bias) in out.iter_mut().zip(sums).zip(bias) {
-                    s.store(s.add(s.load(sum), s.load(bias)), out);
-                }
-            }
+        out.copy_from_slice(sums);
+        if let Some(bias) = self.bias.filter(|_| last) {
+            add_to(s, out, &bias[at..]);
+        }
+        if let Some(r) = self.residual(last) {
+            add_to(s, out, &r[row * n + at..]);
         }
     }
 
@@ -347,7 +408,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Writes the 8 outputs of group `g` of a row of the output, the bias added if they are final.
+    /// Writes the 8 outputs of group `g` of a row of the output; bias and residual are added if they are final.
     ///
     /// # Safety
     ///
@@ -356,21 +417,30 @@ impl<'a> Shared<'a> {
     unsafe fn put<S: Simd>(&self, s: S, g: usize, row: usize, sum: S::F, last: bool) {
         // SAFETY: the caller's promise.
         let out = unsafe { self.outputs(g, row) };
-        let rows = g * GROUP..g * GROUP + out.len();
-        let bias = self.bias.filter(|_| last);
-        if out.len() == GROUP {
-            let sum = if let Some(b) = bias { s.add(sum, s.load(&b[rows])) } else { sum };
-            s.store(sum, out);
-            return;
-        }
-        let (mut padded, mut full) = ([0.0; GROUP], [0.0; GROUP]);
+        let (first, n) = (g * GROUP, out.len());
         let mut sum = sum;
-        if let Some(b) = bias {
-            padded[..out.len()].copy_from_slice(&b[rows]);
-            sum = s.add(sum, s.load(&padded));
+        if let Some(bias) = self.bias.filter(|_| last) {
+            sum = s.add(sum, load_up_to(s, &bias[first..first + n]));
         }
-        s.store(sum, &mut full);
-        out.copy_from_slice(&full[..out.len()]);
+        if let Some(r) = self.residual(last) {
+            let first = row * self.n_out + first;
+            sum = s.add(sum, load_up_to(s, &r[first..first + n]));
+        }
+        if n == GROUP { s.store(sum, out) } else { store_tail(s, sum, out) }
+    }
+}
+
+/// Up to 8 values, padded with zeros.
+#[inline(always)]
+fn load_up_to<S: Simd>(s: S, x: &[f32]) -> S::F {
+    if x.len() == GROUP { s.load(x) } else { load_tail(s, x) }
+}
+
+/// Adds as many values as there are.
+#[inline(always)]
+fn add_to<S: Simd>(s: S, out: &mut [[f32; GROUP]], x: &[f32]) {
+    for (out, x) in out.iter_mut().zip(x.as_chunks::<GROUP>().0) {
+        s.store(s.add(s.load(out), s.load(x)), out);
     }
 }
 
@@ -444,8 +514,61 @@ impl<F: Float> Tiles for Plain<'_, F> {
     }
 }
 
+thread_local! {
+    /// The second products of the columns that a thread works on.
+    static UP: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Computes a range of a job's groups for all its rows.
 fn run<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
+    product(s, input, job, groups.clone());
+    if let Then::Gate(gating, up) = job.then {
+        UP.with_borrow_mut(|scratch| gate(s, input, job, gating, up, groups, scratch));
+    }
+}
+
+/// Makes finished products the gate of the second ones, which stay in this thread's memory: `[rows, columns]` of the
+/// groups at hand.
+fn gate<S: Simd>(
+    s: S,
+    input: &Input<'_>,
+    job: &Shared<'_>,
+    gating: Gating,
+    up: Up<'_>,
+    groups: Range<usize>,
+    scratch: &mut Vec<f32>,
+) {
+    let columns = groups.start * GROUP..(groups.end * GROUP).min(job.n_out);
+    let (n, rows) = (columns.len(), job.rows.len());
+    if scratch.len() < rows * n {
+        scratch.resize(rows * n, 0.0);
+    }
+    let scratch = &mut scratch[..rows * n];
+    let second = Shared {
+        weight: up.weight,
+        first: groups.start,
+        n_out: n,
+        bias: up.bias.map(|bias| &bias[columns.clone()]),
+        rows: job.rows,
+        out: SharedMut::new(scratch),
+        then: Then::Keep,
+    };
+    product(s, input, &second, 0..groups.len());
+    s.vectorize(|| {
+        for (row, up) in scratch.chunks_exact(n).enumerate() {
+            let start = row * job.n_out;
+            // SAFETY: the columns of these groups belong to the calling thread.
+            let out = unsafe { job.out.range(start + columns.start..start + columns.end) };
+            match gating {
+                Gating::Silu => zip(s, out, None, Some(up), &SwiGlu),
+                Gating::Gelu => zip(s, out, None, Some(up), &GeGlu),
+            }
+        }
+    });
+}
+
+/// The products of a range of a job's groups, bias and residual added.
+fn product<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
     let tokens = 0..job.rows.len();
     let ty = job.weight.ty();
     with_format!(ty, F => if let Some(acts) = input.quant {

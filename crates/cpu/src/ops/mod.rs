@@ -1,7 +1,7 @@
 //! The kernels of the ops: [`kernel`] is the one table that both `supports` and dispatch read.
 
 pub mod attention;
-mod elementwise;
+pub(crate) mod elementwise;
 mod experts;
 pub mod kv;
 mod matmul;
@@ -10,7 +10,7 @@ mod parallel;
 mod qkv;
 mod rope;
 mod rows;
-mod vector;
+pub(crate) mod vector;
 pub mod weights;
 
 use crate::buffers::{BufferPool, Views};
@@ -119,7 +119,9 @@ pub fn kernel(op: &Op) -> Box<dyn Kernel> {
     match *op {
         Op::Input(_) => Box::new(Input),
         Op::Embed { weight } => Box::new(rows::Embed { weight }),
-        Op::MatMul { weight, bias, act } => Box::new(matmul::MatMul { weight, bias, act }),
+        Op::MatMul { weight, bias, act } => Box::new(matmul::MatMul { weight, bias, act, add: false }),
+        Op::MatMulAdd { weight, bias, act } => Box::new(matmul::MatMul { weight, bias, act, add: true }),
+        Op::GatedMatMul(fused) => Box::new(fused),
         Op::AddBias { bias } => Box::new(elementwise::AddBias { bias }),
         Op::RmsNorm { weight, eps, parts } => Box::new(norm::RmsNorm { weight, eps, parts }),
         Op::Add => Box::new(Elementwise(elementwise::Add)),

@@ -1,7 +1,7 @@
 //! Projections, biases, rotation and KV store in one call: the same functions as the separate ops, so
 //! the same bits, with the input quantised once and k and v never leaving the scratch memory.
 
-use super::matmul::{MatMul, project};
+use super::matmul::{self, project};
 use super::parallel::for_each_row;
 use super::rope::rope_factors;
 use super::{Ctx, Kernel, Scratch, kv};
@@ -13,7 +13,7 @@ impl Kernel for QkvRopeStore {
     fn check(&self, graph: &Graph) -> Result<(), Unsupported> {
         kv::check_shape(&self.kv)?;
         for (weight, bias) in [(self.wq, self.bq), (self.wk, self.bk), (self.wv, self.bv)] {
-            MatMul { weight, bias, act: self.act }.check(graph)?;
+            matmul::check(graph, weight, bias)?;
         }
         self.rope.check(graph)
     }
@@ -41,7 +41,7 @@ impl Kernel for QkvRopeStore {
         };
         let job = |weight, bias: Option<WeightId>, out| -> Result<Job<'_>, BackendError> {
             let bias = bias.map(|b| ctx.weights.vector(graph, b)).transpose()?;
-            Ok(Job { weight: ctx.weights.matrix(graph, weight, ctx.pool)?, bias, out })
+            Ok(Job::new(ctx.weights.matrix(graph, weight, ctx.pool)?, bias, out))
         };
         let jobs = [job(self.wq, self.bq, q)?, job(self.wk, self.bk, k)?, job(self.wv, self.bv, v)?];
         project(ctx.isa, ctx.team, activations, x, rows.len(), self.act, &jobs)?;

@@ -2,7 +2,7 @@
 
 use super::{CaseBuilder, OpCase, Tolerance};
 use minfer_gguf::{TensorType, can_encode};
-use minfer_graph::{ActPrecision, InputKind, Op};
+use minfer_graph::{ActPrecision, GatedMatMul, Gating, InputKind, Op};
 
 /// `(weight rows, blocks or values per row, tokens)`; blocks of the type for quantised types.
 const SHAPES: [(usize, usize, usize); 9] = [
@@ -39,6 +39,12 @@ pub(super) fn cases() -> Vec<OpCase> {
         }
         list.push(product(ty, ActPrecision::Int8, 33, 3 * unit, 5, true));
         list.push(special_rows(ty, 3 * unit));
+        list.push(added(ty, [9, 3 * unit, 4], true));
+        list.push(gated([ty, TensorType::Q8_0], Gating::Silu, [24, 3 * unit.next_multiple_of(32), 17], true));
+    }
+    for tokens in [1, 2, 20] {
+        list.push(added(TensorType::Q4K, [35, 512, tokens], false));
+        list.push(gated([TensorType::Q4K, TensorType::Q6K], Gating::Gelu, [35, 512, tokens], false));
     }
     for outputs in [0, 1, 3] {
         list.push(head(outputs));
@@ -54,6 +60,37 @@ fn product(ty: TensorType, act: ActPrecision, rows: usize, cols: usize, tokens: 
     let bias = bias.then(|| c.vector("b", rows, 0.0));
     let y = c.push("y", Op::MatMul { weight, bias, act }, &[x]);
     c.finish(&[y], tolerance(ty, act))
+}
+
+/// A product that is added to a residual. Shapes are `[rows, cols, tokens]`.
+fn added(ty: TensorType, [rows, cols, tokens]: [usize; 3], bias: bool) -> OpCase {
+    let mut c =
+        CaseBuilder::new(format!("MatMulAdd {ty} [{rows}, {cols}] x {tokens} bias {bias}"), tokens, 0, 1);
+    let (x, r) = (c.rows("x", cols), c.rows("r", rows));
+    let weight = c.weight("w", ty, rows, cols);
+    let bias = bias.then(|| c.vector("b", rows, 0.0));
+    let act = ActPrecision::Int8;
+    let y = c.push("y", Op::MatMulAdd { weight, bias, act }, &[x, r]);
+    c.finish(&[y], tolerance(ty, act))
+}
+
+/// Two products, one the gate of the other.
+fn gated(types: [TensorType; 2], gating: Gating, [rows, cols, tokens]: [usize; 3], biased: bool) -> OpCase {
+    let [gate_ty, up_ty] = types;
+    let name = format!("GatedMatMul {gate_ty} {up_ty} {gating:?} [{rows}, {cols}] x {tokens}");
+    let mut c = CaseBuilder::new(name, tokens, 0, 1);
+    let x = c.rows("x", cols);
+    let op = GatedMatMul {
+        gate: c.weight("gate", gate_ty, rows, cols),
+        up: c.weight("up", up_ty, rows, cols),
+        gate_bias: biased.then(|| c.vector("gate_bias", rows, 0.0)),
+        up_bias: biased.then(|| c.vector("up_bias", rows, 0.0)),
+        gating,
+        act: ActPrecision::Int8,
+    };
+    let y = c.push("y", Op::GatedMatMul(op), &[x]);
+    // The error of two products, through an activation that is steep for large values.
+    c.finish(&[y], Tolerance::Nmse(1e-3))
 }
 
 /// Rows of zeros, with a zero stretch, with a NaN, with a large value, of subnormal values: the others

@@ -14,8 +14,8 @@ pub mod ops;
 use kv::Cache;
 use memory::{Memory, overlap};
 use minfer_graph::{
-    Backend, BackendError, BackendTag, BufferId, BufferRules, BufferSlice, Capture, Graph, KvPair, KvShape,
-    MemoryInfo, Node, NodeCall, NodeId, Op, QkvRopeStore, Rope, Unsupported, WeightId, WeightSpec,
+    Backend, BackendError, BackendTag, BufferId, BufferRules, BufferSlice, Capture, Gating, Graph, KvPair,
+    KvShape, MemoryInfo, Node, NodeCall, NodeId, Op, QkvRopeStore, Rope, Unsupported, WeightId, WeightSpec,
 };
 use ops::{Weight, index};
 use std::collections::{BTreeMap, HashMap};
@@ -231,6 +231,18 @@ impl ReferenceBackend {
                 experts::sum(&f32(0)?, &f32(1)?, n_used)
             }
             Op::QkvRopeStore(f) => self.qkv(call, f)?,
+            Op::GatedMatMul(f) => {
+                let gate = self.project(graph, &f32(0)?, f.gate, f.gate_bias)?;
+                let up = self.project(graph, &f32(0)?, f.up, f.up_bias)?;
+                let activation = match f.gating {
+                    Gating::Silu => ops::silu,
+                    Gating::Gelu => ops::gelu,
+                };
+                ops::mul(&activation(&gate), &up)
+            }
+            Op::MatMulAdd { weight, bias, act: _ } => {
+                ops::add(&self.project(graph, &f32(0)?, *weight, *bias)?, &f32(1)?)
+            }
         })
     }
 }

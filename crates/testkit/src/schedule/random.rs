@@ -169,7 +169,12 @@ fn random_op(
     let name = format!("op.{i}");
     let product = |b: &mut GraphBuilder, p: NodeId| b.rms_norm(&format!("norm.{i}"), None, 1e-5, p);
     match kind {
-        0 | 2 => b.add(&name, x, y),
+        0 => b.add(&name, x, y),
+        2 => {
+            let w = matrix(b, &format!("w.{i}"), COLS, COLS);
+            let m = b.matmul(&format!("mm.{i}"), w, ActPrecision::Int8, x)?;
+            b.add(&name, y, m)
+        }
         3 => b.silu(&name, x),
         4 => {
             let p = b.mul(&name, x, y)?;
@@ -200,8 +205,11 @@ fn random_op(
             b.add_bias(&name, bias, x)
         }
         11 => {
-            let g = b.push(&format!("gelu.{i}"), Op::Gelu, &[x])?;
-            let p = b.mul(&name, g, y)?;
+            let (w, v) = (matrix(b, &format!("w.{i}"), COLS, COLS), matrix(b, &format!("v.{i}"), COLS, COLS));
+            let gate = b.matmul(&format!("gate.{i}"), w, ActPrecision::Int8, x)?;
+            let up = b.matmul(&format!("up.{i}"), v, ActPrecision::Int8, x)?;
+            let g = b.push(&format!("gelu.{i}"), Op::Gelu, &[gate])?;
+            let p = b.mul(&name, g, up)?;
             product(b, p)
         }
         12 => b.push(&name, Op::Scale { factor: 0.5 }, &[x]),
