@@ -262,14 +262,10 @@ fn block<S: Simd>(s: S, q: [S::F; 4], d: f32) -> ActBlock {
     let mut bytes = [0u8; BLOCK];
     let q = [s.to_i32(q[0]), s.to_i32(q[1]), s.to_i32(q[2]), s.to_i32(q[3])];
     s.store_bytes(s.pack_i8(q), &mut bytes);
-    // [half][first or second two of four]
-    let mut sums = [[0i16; 2]; 2];
-    for (i, b) in bytes.iter().enumerate() {
-        sums[i / 16][i / 2 % 2] += i16::from(b.cast_signed());
-    }
+    let sums = [pair_sums(s, q[0], q[1]), pair_sums(s, q[2], q[3])];
     let by_half = [sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]];
     let total = [sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]];
-    let sum = i32::from(total[0]) + i32::from(total[1]);
+    let sum = total[0] + total[1];
     let mut words = [0; 8];
     for (word, four) in words.iter_mut().zip(bytes.as_chunks().0) {
         *word = i32::from_le_bytes(*four);
@@ -286,9 +282,20 @@ fn block<S: Simd>(s: S, q: [S::F; 4], d: f32) -> ActBlock {
     }
 }
 
+/// Sum of the first and second two of each four of 16 values.
+#[inline(always)]
+fn pair_sums<S: Simd>(s: S, a: S::I, b: S::I) -> [i32; 2] {
+    let mut lanes = [0u8; 32];
+    s.store_bytes(s.add_i32(a, b), &mut lanes);
+    let mut sums = [0; 2];
+    for (i, lane) in lanes.as_chunks().0.iter().enumerate() {
+        sums[i / 2 % 2] += i32::from_le_bytes(*lane);
+    }
+    sums
+}
+
 /// `factor` times a pair of sums, as one word of two i16. At most 32 * 8 * 127 or 16 * 16 * 127: it fits.
 #[inline(always)]
-fn pair(sums: [i16; 2], factor: i16) -> i32 {
-    let (a, b) = ((sums[0] * factor).to_le_bytes(), (sums[1] * factor).to_le_bytes());
-    i32::from_le_bytes([a[0], a[1], b[0], b[1]])
+fn pair(sums: [i32; 2], factor: i32) -> i32 {
+    (sums[0] * factor) & 0xffff | (sums[1] * factor) << 16
 }
