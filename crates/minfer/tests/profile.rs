@@ -57,6 +57,6 @@ fn kinds_are_told_apart_by_types_and_sizes() {
     kinds.sort_unstable();
     kinds.dedup();
     assert_eq!(kinds.len(), all);
-    assert!(kinds.iter().filter(|(op, _)| *op == "MatMul").count() > 1, "{kinds:?}");
+    assert!(kinds.iter().filter(|(op, _)| *op == "MatMulAdd").count() > 1, "{kinds:?}");
     assert!(kinds.iter().any(|(op, of)| *op == "Attention" && of.contains("heads of")), "{kinds:?}");
 }
