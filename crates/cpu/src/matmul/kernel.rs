@@ -37,8 +37,8 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
             let head = F::head(s, packed);
             for sub in 0..F::SUBS {
                 let planes = F::HEAD + sub * F::Bits::BYTES;
-                // Many tokens find the group in the cache after their first tile.
-                if T < 8 && G == 1 {
+                // Several streams fill the memory's queue without that, and would only compete with it.
+                if G == 1 {
                     for line in 0..(F::BYTES / F::SUBS).div_ceil(64) {
                         s.prefetch(packed, AHEAD + planes + 64 * line);
                     }
