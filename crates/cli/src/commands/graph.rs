@@ -217,8 +217,8 @@ mod tests {
         for part in [
             "the body plan",
             "bytes are not used again before their last reader",
-            "`blk.0.ffn_residual` (Add) reads",
-            "`blk.0.attn_residual` (Add), overwritten by",
+            "`blk.0.ffn_residual` (MatMulAdd) reads",
+            "`blk.0.attn_residual` (MatMulAdd), overwritten by",
             "`blk.0.ffn_norm` (RmsNorm)",
             "value at cpu slot 0 bytes",
             "written at cpu slot 0 bytes",
