@@ -24,6 +24,7 @@ SETTINGS = [
     ("gemma3-270m-q4_k_m", "-c 4096 -ctk f32 -ctv f32"),
     ("qwen2.5-coder-0.5b-q4_k_m", "-c 2048 -b 64 -ctk q8_0"),
     ("qwen2.5-coder-0.5b-q4_k_m", "-c 512 --load mmap"),
+    ("smollm2-135m-q4_1", "-c 1024 --load mmap"),
 ]
 MOST = 0.10
 # Room between the prompt and the end of the context.

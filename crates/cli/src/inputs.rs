@@ -1,13 +1,13 @@
 //! From arguments to models, sessions and texts.
 
-use crate::args::{ModelOptions, TemplateOptions};
+use crate::args::{Load, ModelOptions, TemplateOptions};
 use crate::console::LoadBar;
 use crate::exit::{Lacking, Usage};
 use crate::source::{self, ModelSpec, SourceOptions, StderrReporter};
 use anyhow::{Context, Result};
 use minfer::text::{ChatTemplate, TemplateError, TemplateErrorKind, Tokenizer};
 use minfer::{
-    KvTypes, Layout, LoadOptions, Model, ModelFile, Placement, Session, SessionOptions, knob_value,
+    KvTypes, Layout, LoadMode, LoadOptions, Model, ModelFile, Placement, Session, SessionOptions, knob_value,
 };
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -61,6 +61,27 @@ pub fn layout(file: &ModelFile, sizes: &SessionOptions, options: &ModelOptions) 
     Ok(placement.resolve(file, sizes)?)
 }
 
+/// How the file is reached; tells if memory decided that.
+///
+/// # Errors
+/// It fits in no way.
+pub fn load_mode(
+    file: &ModelFile,
+    sizes: &SessionOptions,
+    layout: &Layout,
+    options: &ModelOptions,
+) -> Result<LoadMode> {
+    let mode = match options.load {
+        Load::Read => return Ok(LoadMode::Read),
+        Load::Mmap => return Ok(LoadMode::Mmap),
+        Load::Auto => minfer::choose_load(file, sizes, layout)?,
+    };
+    if mode == LoadMode::Mmap {
+        crate::console::note!("memory is short: the weights stay in the mapped file, which is slower");
+    }
+    Ok(mode)
+}
+
 /// Loads a model and opens a session on it.
 pub fn load(name: Option<&str>, options: &ModelOptions) -> Result<(Model, Session)> {
     load_for(name, options, 1)
@@ -71,7 +92,8 @@ pub fn load_for(name: Option<&str>, options: &ModelOptions, max_seqs: usize) -> 
     let file = open_file(name, options.offline)?;
     let sizes = SessionOptions { max_seqs, ..session_options(&file, options)? };
     let layout = layout(&file, &sizes, options)?;
-    minfer::check_memory(&file, &sizes, &layout, options.load.into())?;
+    let load = load_mode(&file, &sizes, &layout, options)?;
+    minfer::check_memory(&file, &sizes, &layout, load)?;
     let mut bar = LoadBar::new();
     let mut progress = |p| bar.update(p);
     let model = Model::from_file(
@@ -79,7 +101,8 @@ pub fn load_for(name: Option<&str>, options: &ModelOptions, max_seqs: usize) -> 
         LoadOptions {
             threads: options.threads,
             layout,
-            load: options.load.into(),
+            load,
+            tokenizer: true,
             progress: Some(&mut progress),
         },
     )?;

@@ -7,7 +7,8 @@ use common::{Rng, TYPES, bits, random_weights, spec};
 use minfer_cpu::matmul::{Activations, Input, Job, PackedWeight, SharedMut, matmul, matmul_many};
 use minfer_cpu::{Isa, Pool};
 use minfer_gguf::TensorType;
-use minfer_graph::{ActPrecision, BackendError};
+use minfer_graph::{ActPrecision, BackendError, SharedBytes};
+use std::sync::Arc;
 
 const PRECISIONS: [(ActPrecision, usize); 2] = [(ActPrecision::Int8, 1), (ActPrecision::Int16, 2)];
 
@@ -104,6 +105,44 @@ fn threads_and_batches_change_nothing() {
             }
         }
     }
+}
+
+/// Weights that stay as they are in the file.
+#[test]
+fn native_rows_give_the_same_bits() {
+    let mut rng = Rng(3);
+    let pool = Pool::new(2);
+    for ty in TYPES {
+        // Few pieces and many.
+        for (rows, cols, isas) in [(19, 256, Isa::available()), (403, 512, vec![Isa::detect()])] {
+            // Not at the start of what is mapped, and nothing behind.
+            let data = random_weights(&mut rng, ty, rows, cols);
+            let mapped = Arc::new([&[1, 2, 3][..], &data].concat());
+            let shared = SharedBytes::new(mapped, 3..3 + data.len()).unwrap();
+            let native = PackedWeight::native(&spec(ty, rows, cols), shared).unwrap();
+            let packed = PackedWeight::pack(&spec(ty, rows, cols), &data, &pool).unwrap();
+            let x = rng.floats(21 * cols);
+            for (act, _) in PRECISIONS {
+                for &isa in &isas {
+                    for tokens in [1, 2, 21] {
+                        let x = &x[..tokens * cols];
+                        let want = bits(&product(isa, &pool, &packed, x, act, None));
+                        let got = bits(&product(isa, &pool, &native, x, act, None));
+                        assert!(got == want, "{ty} {rows}x{cols} {act:?} {isa}, {tokens} tokens");
+                    }
+                }
+            }
+            let (mut want, mut got) = (vec![0.0; cols], vec![1.0; cols]);
+            packed.row(rows - 1, &mut want).unwrap();
+            native.row(rows - 1, &mut got).unwrap();
+            assert_eq!(bits(&got), bits(&want), "{ty}");
+            assert!(native.row(rows, &mut got).is_err());
+        }
+    }
+    let shared = SharedBytes::new(Arc::new([0; 18]), 0..18).unwrap();
+    let short = PackedWeight::native(&spec(TensorType::Q4_0, 2, 32), shared);
+    assert!(matches!(short, Err(BackendError::BadWeight { .. })));
+    assert!(SharedBytes::new(Arc::new([0; 18]), 1..19).is_none());
 }
 
 /// More tokens than a block of the cache holds, more columns than a panel.

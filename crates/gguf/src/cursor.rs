@@ -66,7 +66,7 @@ impl<R: Read> Cursor<R> {
     /// `len` bytes.
     pub(crate) fn bytes(&mut self, what: &str, len: u64) -> Result<Vec<u8>, GgufError> {
         self.expect(what, len, 1)?;
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(usize::try_from(len.min(PIECE)).unwrap_or(0));
         let mut left = len;
         while left > 0 {
             let piece = left.min(PIECE);

@@ -30,6 +30,9 @@ const MIN_METADATA_BYTES: u64 = 8 + 1 + 4 + 1;
 /// The fewest bytes of a tensor's entry: length and one byte of name, dimension count, one dimension, type, offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
+/// Bytes of the header to read at a time.
+const BUFFER: usize = 64 << 10;
+
 /// A tensor's entry in the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
@@ -90,7 +93,7 @@ impl Gguf {
         let failed = |source| GgufError::Open { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
         let file_len = file.metadata().map_err(failed)?.len();
-        Gguf::read(BufReader::new(file), file_len)
+        Gguf::read(BufReader::with_capacity(BUFFER, file), file_len)
     }
 
     /// Reads the header from `input`, which stands at the beginning of a file of `file_len` bytes. Reads in small pieces: pass

@@ -194,10 +194,13 @@ pub trait Backend: Send {
     fn load_weight(&mut self, spec: &WeightSpec, data: &[u8]) -> Result<(), BackendError>;
 
     /// As [`Backend::load_weight`], from bytes that may still be in a file. A backend that needn't have all of them in
-    /// memory at once reads them in pieces.
+    /// memory at once reads them in pieces; one whose memory is the host's may work on [`WeightBytes::shared`] ones.
     fn load_weight_from(&mut self, spec: &WeightSpec, bytes: &dyn WeightBytes) -> Result<(), BackendError> {
-        match bytes.slice() {
-            Some(data) => self.load_weight(spec, data),
+        if let Some(data) = bytes.slice() {
+            return self.load_weight(spec, data);
+        }
+        match bytes.shared() {
+            Some(shared) => self.load_weight(spec, shared.bytes()),
             None => self.load_weight(spec, &bytes.to_vec()?),
         }
     }

@@ -72,4 +72,4 @@ pub use shape::{DType, Dim, Shape, StepDims};
 pub use split::{Split, split_graph};
 pub use traffic::{CrossCopy, ONE_TOKEN, copied_bytes, cross_copies};
 pub use verify::{topo_order, verify, verify_assigned};
-pub use weight_bytes::WeightBytes;
+pub use weight_bytes::{SharedBytes, WeightBytes};

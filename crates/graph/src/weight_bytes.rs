@@ -1,6 +1,9 @@
 //! Where a backend gets a weight's bytes from.
 
 use crate::error::BackendError;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// The bytes of a weight, in memory or in a file. Several threads may read at once.
 pub trait WeightBytes: Sync {
@@ -23,6 +26,11 @@ pub trait WeightBytes: Sync {
         None
     }
 
+    /// All of them, if they are in memory and may stay there for as long as anybody wants.
+    fn shared(&self) -> Option<SharedBytes> {
+        None
+    }
+
     /// All of them in a list.
     ///
     /// # Errors
@@ -34,6 +42,32 @@ pub trait WeightBytes: Sync {
         list.resize(len, 0);
         self.read(0, &mut list)?;
         Ok(list)
+    }
+}
+
+/// Bytes in memory that live for as long as somebody has this: a part of a file that is mapped.
+#[derive(Clone)]
+pub struct SharedBytes {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl SharedBytes {
+    /// A range of the owner's bytes, if it has them.
+    pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Option<Self> {
+        (*owner).as_ref().get(range.clone())?;
+        Some(SharedBytes { owner, range })
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        (*self.owner).as_ref().get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for SharedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedBytes").field("range", &self.range).finish_non_exhaustive()
     }
 }
 

@@ -4,11 +4,12 @@ use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
 use crate::mapped::Mapped;
 use crate::reader::Reader;
-use minfer_graph::{BackendError, BackendTag, Backends, WeightBytes, WeightSpec};
+use minfer_graph::{BackendError, BackendTag, Backends, SharedBytes, WeightBytes, WeightSpec};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 /// How the file's bytes are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,9 +17,19 @@ pub enum LoadMode {
     /// Read the tensors, each in pieces by several threads. The default: survives a file that shrinks meanwhile.
     #[default]
     Read,
-    /// Map the file. The weights are packed into memory of their own all the same; the file's pages come on top until the
-    /// system takes them back.
+    /// Map the file and leave the weights there: little memory of the program's own, and the system drops and reads pages
+    /// as it needs memory. Each use packs them anew, which makes decoding slower. The numbers are the same.
     Mmap,
+}
+
+impl LoadMode {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            LoadMode::Read => "read",
+            LoadMode::Mmap => "mmap",
+        }
+    }
 }
 
 /// Progress of a load.
@@ -33,7 +44,7 @@ pub struct LoadProgress {
 /// An open file.
 enum Opened {
     Read(Reader),
-    Mapped(Mapped),
+    Mapped(Arc<Mapped>),
 }
 
 impl Opened {
@@ -42,7 +53,7 @@ impl Opened {
         let file = File::open(path).map_err(fail)?;
         Ok(match mode {
             LoadMode::Read => Opened::Read(Reader::new(file)),
-            LoadMode::Mmap => Opened::Mapped(Mapped::new(&file).map_err(fail)?),
+            LoadMode::Mmap => Opened::Mapped(Arc::new(Mapped::new(&file).map_err(fail)?)),
         })
     }
 }
@@ -63,23 +74,18 @@ impl WeightBytes for InFile<'_> {
         let failed = |e: std::io::Error| BackendError::Read(e.to_string());
         match self.file {
             Opened::Read(reader) => reader.read(self.offset + offset as u64, out).map_err(failed),
-            Opened::Mapped(map) => {
-                let bytes = map.range(self.offset, self.len).ok_or_else(|| failed(cut_short()))?;
-                bytes.read(offset, out)
+            Opened::Mapped(_) => {
+                let bytes = self.shared().ok_or_else(|| failed(std::io::ErrorKind::UnexpectedEof.into()))?;
+                bytes.bytes().read(offset, out)
             }
         }
     }
 
-    fn slice(&self) -> Option<&[u8]> {
-        match self.file {
-            Opened::Read(_) => None,
-            Opened::Mapped(map) => map.range(self.offset, self.len),
-        }
+    fn shared(&self) -> Option<SharedBytes> {
+        let Opened::Mapped(map) = self.file else { return None };
+        let start = usize::try_from(self.offset).ok()?;
+        SharedBytes::new(Arc::<Mapped>::clone(map), start..start.checked_add(self.len)?)
     }
-}
-
-fn cut_short() -> std::io::Error {
-    std::io::ErrorKind::UnexpectedEof.into()
 }
 
 /// Loads every weight onto the devices that use it, in the order of execution: there a step finds them one behind the

@@ -5,7 +5,7 @@ use memmap2::Mmap;
 use std::fs::File;
 use std::io;
 
-/// A read-only map of a whole file.
+/// A read-only map of a whole file. Pages are read when they are first used, and the system may drop them at any time.
 pub(crate) struct Mapped(Mmap);
 
 impl Mapped {
@@ -16,10 +16,10 @@ impl Mapped {
         let map = unsafe { Mmap::map(file)? };
         Ok(Mapped(map))
     }
+}
 
-    /// Bytes of the file, if it has them.
-    pub(crate) fn range(&self, offset: u64, len: usize) -> Option<&[u8]> {
-        let start = usize::try_from(offset).ok()?;
-        self.0.get(start..start.checked_add(len)?)
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
 }

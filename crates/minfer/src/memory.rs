@@ -7,7 +7,7 @@ use crate::placement::{Homes, Layout};
 use crate::plans::stage_plan;
 use crate::session::SessionOptions;
 use minfer_gguf::{Array, Value};
-use minfer_graph::{BackendKind, BackendTag, Backends, PAGE, Plan, WeightSpec};
+use minfer_graph::{BackendKind, BackendTag, Backends, PAGE, Plan};
 use minfer_models::{ModelSpec, Stage};
 
 /// Bytes on a device by what they are for.
@@ -15,7 +15,7 @@ use minfer_models::{ModelSpec, Stage};
 pub struct DeviceMemory {
     /// The device.
     pub device: BackendTag,
-    /// Weights as the device keeps them.
+    /// Weights as the device keeps them; those that stay in the mapped file are not among them.
     pub weights: u64,
     /// KV cache of its blocks with its context full.
     pub kv: u64,
@@ -70,7 +70,7 @@ pub struct MemoryForecast {
     /// The largest tensor of the devices with memory of their own once more: it is read whole before it is placed. The
     /// host's weights are read in small pieces. 0 if the file is mapped.
     pub loading: u64,
-    /// Pages of the file while it is mapped, which the system can take back. 0 if the file is read.
+    /// Pages of the file that are used while it is mapped, which the system can take back. 0 if the file is read.
     pub mapped: u64,
     /// The program itself.
     pub program: u64,
@@ -82,12 +82,12 @@ const PROGRAM: u64 = 6 << 20;
 impl MemoryForecast {
     /// Most bytes of the host resident at once. While the weights load, neither cache nor arenas exist.
     pub fn peak(&self) -> u64 {
-        self.loading_peak().max(self.needed())
+        self.needed().saturating_add(self.mapped)
     }
 
-    /// Most bytes of the host resident until the weights are placed.
+    /// Most bytes of the host resident until the weights are placed. What is mapped is first read by the first step.
     pub fn loading_peak(&self) -> u64 {
-        self.base().saturating_add(self.loading).saturating_add(self.mapped)
+        self.base().saturating_add(self.loading)
     }
 
     /// Bytes of the host that must be free: those of [`MemoryForecast::peak`] that the system cannot take back.
@@ -122,8 +122,10 @@ impl MemoryForecast {
             let less = "--gpu-layers with fewer blocks or a smaller --ctx-size";
             return refuse(d.device, d.total(), d.free.unwrap_or_default(), less);
         }
+        let less =
+            if self.mapped > 0 { "a smaller --ctx-size" } else { "a smaller --ctx-size or --load mmap" };
         match self.free().filter(|&free| self.needed() > free) {
-            Some(free) => refuse(BackendTag::CPU, self.needed(), free, "a smaller --ctx-size"),
+            Some(free) => refuse(BackendTag::CPU, self.needed(), free, less),
             None => Ok(()),
         }
     }
@@ -152,14 +154,28 @@ pub fn forecast(
     options.check(&spec)?;
     layout.check(&spec)?;
     let backends = layout.open(Some(1))?;
-    let (planned, devices) = device_memory(&spec, options, layout, &backends)?;
-    let sizes = spec.weights().into_iter().filter_map(WeightSpec::bytes);
+    let (planned, mut devices) = device_memory(&spec, options, layout, &backends)?;
     let (loading, mapped) = match load {
         LoadMode::Read => (largest_elsewhere(&spec, layout, &backends)?, 0),
-        LoadMode::Mmap => (0, sizes.sum()),
+        LoadMode::Mmap => {
+            devices.iter_mut().filter(|d| d.in_host()).for_each(|d| d.weights = 0);
+            (0, mapped_bytes(&spec, layout, &backends)?)
+        }
     };
     let tokenizer = metadata_bytes(file);
     Ok((planned, MemoryForecast { devices, tokenizer, loading, mapped, program: PROGRAM }))
+}
+
+/// Bytes of the weights that products on the host read in the mapped file. Of a table that is no output head too, a
+/// prompt reads few rows.
+fn mapped_bytes(spec: &ModelSpec, layout: &Layout, backends: &Backends) -> Result<u64, Error> {
+    let Homes { weights, .. } = layout.homes(spec, backends)?;
+    let table = &spec.token_embd.name;
+    let head = spec.output.weight.name == *table;
+    let used = weights
+        .iter()
+        .filter(|(weight, tags)| (head || weight.name != *table) && tags.iter().any(|&tag| in_host(tag)));
+    Ok(used.filter_map(|(weight, _)| weight.bytes()).sum())
 }
 
 /// Bytes of the largest weight on a device with memory of its own.
@@ -210,6 +226,20 @@ pub fn check_memory(
     load: LoadMode,
 ) -> Result<(), Error> {
     forecast(file, options, layout, load)?.1.fits(options.n_ctx)
+}
+
+/// [`LoadMode::Read`] if that fits what is free, else [`LoadMode::Mmap`].
+///
+/// # Errors
+/// Neither fits, or as [`forecast`].
+pub fn choose_load(file: &ModelFile, options: &SessionOptions, layout: &Layout) -> Result<LoadMode, Error> {
+    match check_memory(file, options, layout, LoadMode::Read) {
+        Ok(()) => Ok(LoadMode::Read),
+        Err(e) if e.kind() == ErrorKind::Memory => {
+            check_memory(file, options, layout, LoadMode::Mmap).map(|()| LoadMode::Mmap)
+        }
+        Err(e) => Err(e),
+    }
 }
 
 /// Activations are quantised once per matmul input: one byte per value and two floats per 32 of them,

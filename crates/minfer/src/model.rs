@@ -22,6 +22,8 @@ pub struct LoadOptions<'a> {
     pub layout: Layout,
     /// How the file is reached.
     pub load: LoadMode,
+    /// Build the tokenizer meanwhile, on a thread of its own, rather than when it is first asked for.
+    pub tokenizer: bool,
     /// Called as bytes arrive.
     pub progress: Option<&'a mut dyn FnMut(LoadProgress)>,
 }
@@ -67,7 +69,14 @@ impl Model {
         let Homes { weights, kv_layers, n_refused } = layout.homes(&spec, &backends)?;
         let mut quiet = |_| {};
         let progress = options.progress.unwrap_or(&mut quiet);
-        load_weights(&file, &weights, &mut backends, options.load, progress)?;
+        std::thread::scope(|scope| {
+            if options.tokenizer {
+                // Whoever asks for it is told of errors, here and where the system refuses a thread too.
+                let build = || drop(file.tokenizer());
+                let _ = std::thread::Builder::new().name("tokenizer".into()).spawn_scoped(scope, build);
+            }
+            load_weights(&file, &weights, &mut backends, options.load, progress)
+        })?;
         let mut device = describe(&layout, &backends);
         if n_refused > 0 {
             device += &format!(", {n_refused} nodes not where their blocks are (`minfer graph` says why)");

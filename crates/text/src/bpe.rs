@@ -75,8 +75,10 @@ impl Bpe {
             bpe.byte_symbols.push(symbol);
         }
         bpe.merges.reserve(merges.len());
+        let mut whole = String::new();
+        let mut last = 0;
         for (rank, merge) in merges.iter().enumerate() {
-            bpe.add_merge(rank, merge, texts.len())?;
+            last = bpe.add_merge(rank, merge, texts.len(), last, &mut whole)?;
         }
         Ok(bpe)
     }
@@ -105,19 +107,35 @@ impl Bpe {
         Ok(symbol)
     }
 
-    fn add_merge(&mut self, rank: usize, merge: &str, n_vocab: usize) -> Result<(), TokenizerError> {
+    /// Adds a merge and returns the symbol that it makes. `last` is that of the merge before, `whole` a buffer.
+    fn add_merge(
+        &mut self,
+        rank: usize,
+        merge: &str,
+        n_vocab: usize,
+        last: u32,
+        whole: &mut String,
+    ) -> Result<u32, TokenizerError> {
         let invalid = |problem| TokenizerError::Invalid { key: "tokenizer.ggml.merges", problem };
         let Some((left, right)) = merge.split_once(' ').filter(|(l, r)| !l.is_empty() && !r.is_empty())
         else {
             return Err(invalid(format!("entry {rank} is no pair: {merge:?}")));
         };
         let rank = u32::try_from(rank).map_err(|_| invalid("too many entries".to_owned()))?;
-        let result = self.intern(&format!("{left}{right}"))?;
+        whole.clear();
+        whole.push_str(left);
+        whole.push_str(right);
+        // Most vocabularies list the tokens that merges make in the order of the merges.
+        let next = last.saturating_add(1);
+        let result = match self.texts.get(next as usize) {
+            Some(text) if **text == **whole => next,
+            _ => self.intern(whole)?,
+        };
         let pair = (self.intern(left)?, self.intern(right)?);
         self.merges.entry(pair).or_insert((rank, result));
         let is_token = |symbol: u32| (symbol as usize) < n_vocab;
         self.unknown_merges += usize::from(![pair.0, pair.1, result].into_iter().all(is_token));
-        Ok(())
+        Ok(result)
     }
 
     /// The token whose text is `text` in the byte alphabet, if text may become it.

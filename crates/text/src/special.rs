@@ -106,7 +106,10 @@ fn known_ids<'a>(texts: &'a [Arc<str>], merges: &[String], kinds: &[TokenKind]) 
         .filter(|(_, text)| names.contains(&***text))
         .map(|(id, text)| (&**text, id))
         .collect();
-    for (left, right) in merges.iter().filter_map(|merge| merge.split_once(' ')) {
+    // A merge is as long as what it makes and the space.
+    let lengths: FxHashSet<usize> = ids.keys().map(|text| text.len() + 1).collect();
+    let merges = merges.iter().filter(|merge| lengths.contains(&merge.len()));
+    for (left, right) in merges.filter_map(|merge| merge.split_once(' ')) {
         ids.retain(|text, _| text.strip_prefix(left) != Some(right));
     }
     let opening = ids.remove("<s>").and_then(|id| kinds.get(id as usize));

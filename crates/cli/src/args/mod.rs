@@ -5,7 +5,7 @@ mod model;
 mod sampling;
 
 pub use llama::long_names;
-pub use model::ModelOptions;
+pub use model::{Load, ModelOptions};
 pub use sampling::{LimitOptions, SamplingOptions, TemplateOptions, check_template_variables};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};

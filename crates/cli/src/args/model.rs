@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use minfer::graph::{Fusion, FusionSwitches};
-use minfer::{DEVICE_KINDS, DeviceChoice, GpuLayers, KvType, LoadMode};
+use minfer::{DEVICE_KINDS, DeviceChoice, GpuLayers, KvType};
 use std::str::FromStr;
 
 /// Options of every command that runs a model.
@@ -39,7 +39,7 @@ pub struct ModelOptions {
     #[arg(long, value_name = "FUSION", num_args = 0..=1, require_equals = true, default_missing_value = "all",
         value_delimiter = ',', value_parser = str::parse::<NoFuse>)]
     pub no_fuse: Vec<NoFuse>,
-    /// How the file is reached; either way the weights are packed anew into memory of their own
+    /// How the file is reached
     #[arg(long, value_name = "MODE", default_value = "read")]
     pub load: Load,
     /// Never touch the network
@@ -100,20 +100,13 @@ impl From<CacheType> for KvType {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Load {
-    /// Read it in pieces
+    /// Read it, and repack the weights for speed
     Read,
-    /// Map the file: its pages come on top of the packed weights, about as much again, until the system takes them back
-    /// (`minfer plan --load mmap`)
+    /// Map it and leave the weights there, with the same results: needs little memory, decodes slower, and ends the
+    /// program if the file is cut short meanwhile
     Mmap,
-}
-
-impl From<Load> for LoadMode {
-    fn from(l: Load) -> Self {
-        match l {
-            Load::Read => LoadMode::Read,
-            Load::Mmap => LoadMode::Mmap,
-        }
-    }
+    /// read, or mmap where memory is too short for that
+    Auto,
 }
 
 /// Help of `--device`.

@@ -10,7 +10,7 @@ use minfer::graph::{
     verify_schedule,
 };
 use minfer::models::Stage;
-use minfer::{Layout, MemoryForecast, SessionOptions};
+use minfer::{Layout, LoadMode, MemoryForecast, SessionOptions};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -23,7 +23,8 @@ pub fn run(args: &GraphArgs) -> Result<()> {
         let as_json = text_or_json(args.format, "--check")?;
         return check(&minfer::session_plans(&file, &options, &layout)?, &layout, as_json);
     }
-    let (plan, memory) = minfer::forecast(&file, &options, &layout, args.model.load.into())?;
+    let load = inputs::load_mode(&file, &options, &layout, &args.model).unwrap_or(LoadMode::Mmap);
+    let (plan, memory) = minfer::forecast(&file, &options, &layout, load)?;
     if args.explain_fusion {
         return match text_or_json(args.format, "--explain-fusion")? {
             true => print_json(&fusions_json(&plan)),

@@ -6,7 +6,7 @@ use crate::inputs;
 use anyhow::Result;
 use minfer::graph::BackendTag;
 use minfer::models::ModelSpec;
-use minfer::{DeviceMemory, Layout, MemoryForecast, ModelFile, SessionOptions, SpeedForecast};
+use minfer::{DeviceMemory, Layout, LoadMode, MemoryForecast, ModelFile, SessionOptions, SpeedForecast};
 use serde_json::json;
 use std::fmt::Write;
 
@@ -16,6 +16,7 @@ struct Report {
     spec: ModelSpec,
     options: SessionOptions,
     layout: Layout,
+    load: LoadMode,
     memory: MemoryForecast,
     speed: Option<SpeedForecast>,
 }
@@ -26,14 +27,17 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let mut options = inputs::session_options(&file, &args.model)?;
     options.max_seqs = args.sequences;
     let layout = inputs::layout(&file, &options, &args.model)?;
-    let (_, memory) = minfer::forecast(&file, &options, &layout, args.model.load.into())?;
+    // What fits in no way is shown as it needs least.
+    let load = inputs::load_mode(&file, &options, &layout, &args.model).unwrap_or(LoadMode::Mmap);
+    let (_, memory) = minfer::forecast(&file, &options, &layout, load)?;
     let fits = memory.fits(options.n_ctx);
-    // Only the CPU is measured.
-    let speed = match fits.is_ok() && !args.no_speed && layout.n_offloaded() == 0 {
+    // Only the CPU is measured, and only with repacked weights.
+    let measured = layout.n_offloaded() == 0 && load == LoadMode::Read;
+    let speed = match fits.is_ok() && !args.no_speed && measured {
         true => Some(minfer::forecast_speed(&file, &options, args.model.threads)?),
         false => None,
     };
-    let report = Report { spec: file.spec()?, file, options, layout, memory, speed };
+    let report = Report { spec: file.spec()?, file, options, layout, load, memory, speed };
     if args.json {
         print_json(&as_json(&report))?;
     } else {
@@ -65,7 +69,7 @@ fn as_json(r: &Report) -> serde_json::Value {
         "path": r.file.path(), "architecture": r.spec.arch, "layers": r.spec.layers.len(),
         "parameters": r.spec.n_params(), "active_parameters": r.spec.n_active_params(),
         "n_ctx": o.n_ctx, "n_batch": o.n_batch, "sequences": o.max_seqs,
-        "cache_type_k": o.kv_types.k.name(), "cache_type_v": o.kv_types.v.name(),
+        "load": r.load.name(), "cache_type_k": o.kv_types.k.name(), "cache_type_v": o.kv_types.v.name(),
         "devices": m.devices.iter().map(|d| device_json(r, d)).collect::<Vec<_>>(),
         "host": { "tokenizer": m.tokenizer, "program": m.program, "loading": m.loading, "mapped": m.mapped },
         "loading_peak": m.loading_peak(), "peak": m.peak(), "needed": m.needed(),
@@ -93,7 +97,8 @@ fn as_text(r: &Report) -> String {
     let sequences = if o.max_seqs == 1 { "1 sequence".into() } else { format!("{} sequences", o.max_seqs) };
     let mut text = format!(
         "{}\n{}, {} layers, {} parameters{per_token}\n\
-         {sequences} with a context of {}, steps of {} tokens, KV cache in {}\n\n",
+         {sequences} with a context of {}, steps of {} tokens, KV cache in {}\n\
+         weights {}\n\n",
         crate::console::shown(r.file.path()),
         spec.arch,
         spec.layers.len(),
@@ -101,12 +106,18 @@ fn as_text(r: &Report) -> String {
         o.n_ctx,
         o.n_batch,
         o.kv_types,
+        match r.load {
+            LoadMode::Read => "read and repacked (--load read)",
+            LoadMode::Mmap => "in the mapped file (--load mmap)",
+        },
     );
     text += &memory_text(r);
     if let Some(speed) = &r.speed {
         text += &speed_text(speed, o.n_ctx);
     } else if r.layout.n_offloaded() > 0 {
         text += "\nspeed: no forecast, only that of the cpu is measured\n";
+    } else if r.load == LoadMode::Mmap {
+        text += "\nspeed: no forecast, only that of repacked weights is measured\n";
     }
     text
 }

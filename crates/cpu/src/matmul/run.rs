@@ -11,7 +11,7 @@ use super::job::{ExpertJob, Input, Job, Pair, Then, Up, check, check_input};
 use super::kernel;
 use super::panel;
 use super::shared::SharedMut;
-use super::weight::{GROUP, PackedWeight};
+use super::weight::{GROUP, Groups, PackedWeight};
 use crate::dispatch;
 use crate::ops::elementwise::{GeGlu, SwiGlu};
 use crate::ops::vector::{load_tail, store_tail, zip};
@@ -111,7 +111,8 @@ pub(crate) fn matmul_experts(
     let mut jobs = Vec::with_capacity(experts.len());
     for e in &experts {
         let (first, rows) = (e.expert * n_out / GROUP, Rows::Some(e.rows));
-        jobs.push(Shared { weight, first, n_out, bias: e.bias, rows, out, then: Then::Keep });
+        let held = weight.groups();
+        jobs.push(Shared { weight, held, first, n_out, bias: e.bias, rows, out, then: Then::Keep });
     }
     run_all(isa, team, input, &jobs);
     Ok(())
@@ -171,8 +172,11 @@ impl Rows<'_> {
 }
 
 /// A job whose output several threads write.
+#[derive(Clone, Copy)]
 pub struct Shared<'a> {
     weight: &'a PackedWeight,
+    /// The groups that are packed: all, or those that a thread packs before it works on them.
+    held: Option<Groups<'a>>,
     /// First group of the weight, and outputs from there on.
     first: usize,
     n_out: usize,
@@ -186,7 +190,8 @@ pub struct Shared<'a> {
 impl<'a> Shared<'a> {
     fn new(job: &Job<'a>, rows: usize) -> Self {
         let Job { weight, bias, out, then } = *job;
-        Shared { weight, first: 0, n_out: weight.rows(), bias, rows: Rows::All(rows), out, then }
+        let held = weight.groups();
+        Shared { weight, held, first: 0, n_out: weight.rows(), bias, rows: Rows::All(rows), out, then }
     }
 
     /// What is added to a row of the output when it is final, if anything is.
@@ -205,7 +210,11 @@ impl<'a> Shared<'a> {
     /// Packed bytes of a group.
     #[inline(always)]
     pub fn packed(&self, g: usize) -> &'a [u8] {
-        self.weight.group(self.first + g)
+        match &self.held {
+            Some(held) => held.at(self.first + g),
+            // `run` packs what a thread works on.
+            None => &[],
+        }
     }
 
     /// The 8 outputs of group `g` of a row of the output; the last group of a matrix may be shorter.
@@ -383,6 +392,8 @@ impl<F: Float> Tiles for Plain<'_, F> {
 thread_local! {
     /// The second products of the columns that a thread works on.
     static UP: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// Where a thread packs groups of a weight that is as in the file.
+    static PACKED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Computes a range of a job's groups for all its rows.
@@ -412,6 +423,7 @@ fn gate<S: Simd>(
     let scratch = &mut scratch[..rows * n];
     let second = Shared {
         weight: up.weight,
+        held: up.weight.groups(),
         first: groups.start,
         n_out: n,
         bias: up.bias.map(|bias| &bias[columns.clone()]),
@@ -433,8 +445,22 @@ fn gate<S: Simd>(
     });
 }
 
-/// The products of a range of a job's groups, bias and residual added.
+/// The products of a range of a job's groups, bias and residual added. Groups that are not packed are packed first.
 fn product<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
+    if job.held.is_some() {
+        return packed_product(s, input, job, groups);
+    }
+    PACKED.with_borrow_mut(|buffer| {
+        for first in groups.clone().step_by(job.weight.groups_per_piece()) {
+            let piece = first..groups.end.min(first + job.weight.groups_per_piece());
+            let held = job.weight.pack_groups(s, job.first + piece.start..job.first + piece.end, buffer);
+            packed_product(s, input, &Shared { held: Some(held), ..*job }, piece);
+        }
+    });
+}
+
+/// The same of groups that are packed.
+fn packed_product<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
     let tokens = 0..job.rows.len();
     let ty = job.weight.ty();
     with_format!(ty, F => if let Some(acts) = input.quant {

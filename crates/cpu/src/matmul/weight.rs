@@ -1,4 +1,8 @@
-//! A matrix repacked for the kernels, in the file's byte count (rows rounded up to 8).
+//! A matrix for the kernels, which read groups of 8 interleaved rows.
+//!
+//! Either it was repacked when it was loaded, in the file's byte count (rows rounded up to 8). Or it stays as it is in the
+//! file, mapped into memory, and threads pack the groups they are about to read into a small buffer: the same bytes for
+//! the same kernels, less memory and more work.
 
 use super::float::{self, with_float};
 use super::format::{Format, pack_block, unpack_block, with_format};
@@ -8,7 +12,7 @@ use crate::dispatch;
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Simd};
 use minfer_gguf::TensorType;
-use minfer_graph::{BackendError, WeightBytes, WeightSpec};
+use minfer_graph::{BackendError, SharedBytes, WeightBytes, WeightSpec};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,14 +21,39 @@ pub const GROUP: usize = 8;
 /// Largest block of any packed type in the file, in bytes.
 const MAX_BLOCK: usize = 256;
 
-/// A weight `[rows, cols]` in groups of 8 interleaved rows.
+/// A weight `[rows, cols]` in groups of 8 interleaved rows, or yet to be packed so.
 #[derive(Debug)]
 pub struct PackedWeight {
     ty: TensorType,
     rows: usize,
     cols: usize,
     group_bytes: usize,
-    region: Region,
+    bytes: Bytes,
+}
+
+/// A weight's bytes.
+#[derive(Debug)]
+enum Bytes {
+    Packed(Region),
+    /// The rows of the file.
+    Native(SharedBytes),
+}
+
+/// Packed groups of a weight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Groups<'a> {
+    /// The first of them.
+    first: usize,
+    group_bytes: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Groups<'a> {
+    /// Bytes of group `g` of the weight, which must be one of these.
+    #[inline(always)]
+    pub fn at(&self, g: usize) -> &'a [u8] {
+        &self.bytes[(g - self.first) * self.group_bytes..][..self.group_bytes]
+    }
 }
 
 impl PackedWeight {
@@ -42,6 +71,17 @@ impl PackedWeight {
     /// type, [`BackendError::OutOfMemory`].
     pub fn pack(spec: &WeightSpec, data: &[u8], pool: &Pool) -> Result<PackedWeight, BackendError> {
         PackedWeight::pack_with(spec, &data, pool, Region::new)
+    }
+
+    /// The weight as it is in the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`PackedWeight::pack`].
+    pub fn native(spec: &WeightSpec, data: SharedBytes) -> Result<PackedWeight, BackendError> {
+        let group_bytes = group_bytes(spec, data.bytes().len())?;
+        let (ty, rows, cols) = (spec.ty, spec.rows, spec.cols);
+        Ok(PackedWeight { ty, rows, cols, group_bytes, bytes: Bytes::Native(data) })
     }
 
     /// As [`PackedWeight::pack`], into memory of an arena. What is still in a file is read in pieces by the threads that
@@ -65,50 +105,48 @@ impl PackedWeight {
         pool: &Pool,
         region: impl FnOnce(usize) -> Result<Region, BackendError>,
     ) -> Result<PackedWeight, BackendError> {
+        let group_bytes = group_bytes(spec, data.len())?;
         let (ty, rows, cols) = (spec.ty, spec.rows, spec.cols);
-        if !PackedWeight::supports(ty) {
-            return Err(BackendError::Unsupported(format!("weight `{}` of type {ty}", spec.name)));
+        let len = rows.div_ceil(GROUP).checked_mul(group_bytes);
+        let mut region = region(len.ok_or(BackendError::OutOfMemory(usize::MAX))?)?;
+        if !region.bytes().is_empty() {
+            fill(spec, data, group_bytes, region.bytes_mut(), pool)?;
         }
-        let bad = |reason: String| BackendError::BadWeight { name: spec.name.clone(), reason };
-        let row_bytes = ty
-            .row_bytes(cols)
-            .ok_or_else(|| bad(format!("rows of {cols} values are no whole number of {ty} blocks")))?;
-        if rows.checked_mul(row_bytes) != Some(data.len()) {
-            return Err(bad(format!("{} bytes instead of {rows} rows of {row_bytes}", data.len())));
-        }
-        let group_bytes = GROUP * row_bytes;
-        let groups = rows.div_ceil(GROUP);
-        let len = groups.checked_mul(group_bytes).ok_or(BackendError::OutOfMemory(usize::MAX))?;
-        let mut weight = PackedWeight { ty, rows, cols, group_bytes, region: region(len)? };
-        if len > 0 {
-            weight.fill(data, row_bytes, pool)?;
-        }
-        Ok(weight)
+        Ok(PackedWeight { ty, rows, cols, group_bytes, bytes: Bytes::Packed(region) })
     }
 
-    fn fill(&mut self, data: &dyn WeightBytes, row_bytes: usize, pool: &Pool) -> Result<(), BackendError> {
-        let (ty, rows, group_bytes) = (self.ty, self.rows, self.group_bytes);
-        let isa = Isa::detect();
-        let out = SharedMut::new(self.region.bytes_mut());
-        let whole = data.slice();
-        let scratch: Mutex<Vec<Vec<u8>>> = Mutex::default();
-        let failed: Mutex<Option<BackendError>> = Mutex::default();
-        pool.chunks(rows.div_ceil(GROUP), PIECE.div_ceil(group_bytes), |groups| {
-            let first = groups.start * GROUP;
-            let bytes = first * row_bytes..(groups.end * GROUP).min(rows) * row_bytes;
-            // SAFETY: chunks don't overlap, so each group is written by one thread.
-            let packed = unsafe { out.range(groups.start * group_bytes..groups.end * group_bytes) };
-            if let Some(data) = whole {
-                return dispatch!(isa, s => s.run(PackGroups { ty, data: &data[bytes], row_bytes, packed }));
+    /// The packed groups, if the weight has them all.
+    pub(super) fn groups(&self) -> Option<Groups<'_>> {
+        match &self.bytes {
+            Bytes::Packed(region) => {
+                Some(Groups { first: 0, group_bytes: self.group_bytes, bytes: region.bytes() })
             }
-            let mut piece = lock(&scratch).pop().unwrap_or_default();
-            match read_piece(data, bytes, &mut piece) {
-                Ok(()) => dispatch!(isa, s => s.run(PackGroups { ty, data: &piece, row_bytes, packed })),
-                Err(e) => *lock(&failed) = Some(e),
-            }
-            lock(&scratch).push(piece);
-        });
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+            Bytes::Native(_) => None,
+        }
+    }
+
+    /// How many groups to pack at a time, an even number.
+    pub(super) fn groups_per_piece(&self) -> usize {
+        (PIECE / 2 / self.group_bytes.max(1)).next_multiple_of(2).max(2)
+    }
+
+    /// Packs groups of a weight that is as in the file into a buffer.
+    pub(super) fn pack_groups<'a, S: Simd>(
+        &self,
+        s: S,
+        groups: Range<usize>,
+        buffer: &'a mut Vec<u8>,
+    ) -> Groups<'a> {
+        let (first, group_bytes) = (groups.start, self.group_bytes);
+        buffer.resize(groups.len() * group_bytes, 0);
+        if let Bytes::Native(data) = &self.bytes
+            && group_bytes > 0
+        {
+            let row_bytes = group_bytes / GROUP;
+            let data = &data.bytes()[first * group_bytes..(groups.end * GROUP).min(self.rows) * row_bytes];
+            s.run(PackGroups { ty: self.ty, data, row_bytes, packed: &mut *buffer });
+        }
+        Groups { first, group_bytes, bytes: buffer }
     }
 
     /// Type in the file.
@@ -126,9 +164,12 @@ impl PackedWeight {
         self.cols
     }
 
-    /// Bytes in memory.
+    /// Bytes in memory, in a mapped file too.
     pub fn bytes(&self) -> usize {
-        self.region.bytes().len()
+        match &self.bytes {
+            Bytes::Packed(region) => region.bytes().len(),
+            Bytes::Native(data) => data.bytes().len(),
+        }
     }
 
     /// Whether products take quantised activations ([`Activations`](super::Activations)) rather than f32.
@@ -149,7 +190,15 @@ impl PackedWeight {
         if out.len() != self.cols {
             return Err(BackendError::BadBuffer(format!("{} values for a row of {}", out.len(), self.cols)));
         }
-        let (group, r) = (self.group(r / GROUP), r % GROUP);
+        let packed = match &self.bytes {
+            Bytes::Packed(region) => region.bytes(),
+            Bytes::Native(data) => {
+                let row = &data.bytes()[r * (self.group_bytes / GROUP)..][..self.group_bytes / GROUP];
+                let decoded = minfer_gguf::decode_row(self.ty, row, out);
+                return decoded.map_err(|e| BackendError::Device(e.to_string()));
+            }
+        };
+        let (group, r) = (&packed[r / GROUP * self.group_bytes..][..self.group_bytes], r % GROUP);
         with_format!(self.ty, F => {
             let mut block = [0; MAX_BLOCK];
             let block = &mut block[..F::TYPE.block_bytes()];
@@ -160,12 +209,53 @@ impl PackedWeight {
         }, else => with_float!(self.ty, F => float::row::<F>(group, r, out), else => ()));
         Ok(())
     }
+}
 
-    /// Packed bytes of a group.
-    #[inline(always)]
-    pub(super) fn group(&self, g: usize) -> &[u8] {
-        &self.region.bytes()[g * self.group_bytes..][..self.group_bytes]
+/// Bytes of a group, if a weight of `len` bytes can be packed.
+fn group_bytes(spec: &WeightSpec, len: usize) -> Result<usize, BackendError> {
+    let WeightSpec { ty, rows, cols, .. } = *spec;
+    if !PackedWeight::supports(ty) {
+        return Err(BackendError::Unsupported(format!("weight `{}` of type {ty}", spec.name)));
     }
+    let bad = |reason: String| BackendError::BadWeight { name: spec.name.clone(), reason };
+    let row_bytes = ty
+        .row_bytes(cols)
+        .ok_or_else(|| bad(format!("rows of {cols} values are no whole number of {ty} blocks")))?;
+    if rows.checked_mul(row_bytes) != Some(len) {
+        return Err(bad(format!("{len} bytes instead of {rows} rows of {row_bytes}")));
+    }
+    GROUP.checked_mul(row_bytes).ok_or(BackendError::OutOfMemory(usize::MAX))
+}
+
+/// Packs a weight.
+fn fill(
+    spec: &WeightSpec,
+    data: &dyn WeightBytes,
+    group_bytes: usize,
+    packed: &mut [u8],
+    pool: &Pool,
+) -> Result<(), BackendError> {
+    let (ty, rows, row_bytes) = (spec.ty, spec.rows, group_bytes / GROUP);
+    let isa = Isa::detect();
+    let out = SharedMut::new(packed);
+    let whole = data.slice();
+    let scratch: Mutex<Vec<Vec<u8>>> = Mutex::default();
+    let failed: Mutex<Option<BackendError>> = Mutex::default();
+    pool.chunks(rows.div_ceil(GROUP), PIECE.div_ceil(group_bytes), |groups| {
+        let bytes = groups.start * group_bytes..(groups.end * GROUP).min(rows) * row_bytes;
+        // SAFETY: chunks don't overlap, so each group is written by one thread.
+        let packed = unsafe { out.range(groups.start * group_bytes..groups.end * group_bytes) };
+        if let Some(data) = whole {
+            return dispatch!(isa, s => s.run(PackGroups { ty, data: &data[bytes], row_bytes, packed }));
+        }
+        let mut piece = lock(&scratch).pop().unwrap_or_default();
+        match read_piece(data, bytes, &mut piece) {
+            Ok(()) => dispatch!(isa, s => s.run(PackGroups { ty, data: &piece, row_bytes, packed })),
+            Err(e) => *lock(&failed) = Some(e),
+        }
+        lock(&scratch).push(piece);
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 /// Bytes that a thread reads and packs at a time: they stay in its cache in between.
@@ -204,6 +294,10 @@ impl Kernel for PackGroups<'_> {
             let zeros = [0; MAX_BLOCK];
             for (data, group) in groups {
                 for (i, packed) in group.chunks_exact_mut(F::BYTES).enumerate() {
+                    // Eight short streams are more than the processor foresees, so the next group is asked for.
+                    for line in 0..F::BYTES.div_ceil(64) {
+                        s.prefetch(data, GROUP * row_bytes + i * F::BYTES + 64 * line);
+                    }
                     let mut blocks = [&zeros[..len]; GROUP];
                     for (r, block) in blocks.iter_mut().enumerate() {
                         let start = r * row_bytes + i * len;
@@ -260,7 +354,7 @@ mod tests {
             let data: Vec<u8> = (0..len).map(|i| (i * i / 7) as u8).collect();
             let want = PackedWeight::pack(&spec, &data, &pool).unwrap();
             let got = PackedWeight::pack_in(&spec, &Read(&data, len), &pool, &mut arena).unwrap();
-            assert!(got.region.bytes() == want.region.bytes(), "{ty}");
+            assert!(got.groups().unwrap().bytes == want.groups().unwrap().bytes, "{ty}");
             let broken = PackedWeight::pack_in(&spec, &Read(&data, len - 1), &pool, &mut arena);
             assert!(matches!(broken, Err(BackendError::Read(_))));
         }

@@ -24,7 +24,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Decodes or packs a weight; a second load under the same name replaces the first, whose memory stays taken.
+    /// Decodes a vector; packs a matrix, unless its bytes may be kept as they are. A second load under the same name replaces the first, whose memory stays taken.
     pub fn load(
         &mut self,
         spec: &WeightSpec,
@@ -45,7 +45,10 @@ impl Weights {
             decode_row(spec.ty, &bytes, &mut values).map_err(|e| bad(e.to_string()))?;
             Weight::Row { values, bytes, matrix: OnceLock::new() }
         } else {
-            Weight::Matrix(PackedWeight::pack_in(spec, data, pool, &mut self.arena)?)
+            Weight::Matrix(match data.shared() {
+                Some(shared) => PackedWeight::native(spec, shared)?,
+                None => PackedWeight::pack_in(spec, data, pool, &mut self.arena)?,
+            })
         };
         self.map.insert(spec.name.clone(), (spec.clone(), weight));
         Ok(())
