@@ -74,12 +74,35 @@ pub struct DeviceInfo {
     pub name: String,
     /// Memory.
     pub memory: MemoryInfo,
+    /// Of the CPU: the instruction sets that its kernels are compiled for, slowest first.
+    pub instruction_sets: Vec<InstructionSet>,
+}
+
+/// An instruction set that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InstructionSet {
+    /// Name, as `MINFER_ISA` takes it.
+    pub name: &'static str,
+    /// Whether this processor has it.
+    pub available: bool,
+    /// Whether it is the one in use.
+    pub used: bool,
+    /// On what its kernels have been tested: `processor`, `emulator`, or `nothing`.
+    pub tested_on: &'static str,
 }
 
 /// All devices of this build on this machine.
 pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
     let cpu = cpu_backend(None)?;
-    Ok(vec![DeviceInfo { tag: cpu.tag(), name: cpu.name(), memory: cpu.memory() }])
+    let instruction_sets = Isa::ALL.iter().filter(|isa| isa.is_compiled()).map(|&isa| InstructionSet {
+        name: isa.name(),
+        available: isa.is_available(),
+        used: isa == cpu.isa(),
+        tested_on: isa.tested_on().name(),
+    });
+    let instruction_sets = instruction_sets.collect();
+    Ok(vec![DeviceInfo { tag: cpu.tag(), name: cpu.name(), memory: cpu.memory(), instruction_sets }])
 }
 
 /// The CPU, which is always there, then the offload devices.
@@ -125,7 +148,7 @@ fn chaos_fault() -> Result<Option<Fault>, Error> {
 fn parse_isa(name: &str) -> Result<Isa, Error> {
     let refuse = |why| Err(Error::new(ErrorKind::Device, format!("MINFER_ISA={name}: {why}")));
     match Isa::from_name(name) {
-        None => refuse("no such instruction set; `minfer knobs` lists them"),
+        None => refuse("no such instruction set; `minfer devices` lists them"),
         Some(isa) if !isa.is_available() => refuse("this processor does not have it"),
         Some(isa) => Ok(isa),
     }

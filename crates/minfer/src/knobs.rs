@@ -41,9 +41,9 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "MINFER_ISA",
-        value: "scalar | avx2",
+        value: "scalar | avx2 | avxvnni | avx512vnni",
         default: "the best the processor has",
-        help: "instruction set of the CPU kernels; the results have the same bits",
+        help: "instruction set of the CPU kernels; the results have the same bits; `minfer devices` lists what there is",
     },
     Knob {
         name: "MINFER_MODEL_DIR",

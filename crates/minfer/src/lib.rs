@@ -47,7 +47,7 @@ mod stop;
 pub use batch::{Batch, Wanted};
 pub use ceilings::{Ceilings, MachineProbe};
 pub use conversation::{Conversation, Entry, Overflow, Speaker, Turn};
-pub use devices::{DEVICE_KINDS, DeviceChoice, DeviceInfo, devices};
+pub use devices::{DEVICE_KINDS, DeviceChoice, DeviceInfo, InstructionSet, devices};
 pub use error::{Error, ErrorKind};
 pub use file::ModelFile;
 pub use generate::{Answer, Finish, GenerateOptions, generate};

@@ -10,16 +10,38 @@ pub fn devices(as_json: bool) -> Result<()> {
     let devices = minfer::devices()?;
     if as_json {
         let list = devices.iter().map(|d| {
-            json!({ "device": d.tag.to_string(), "name": d.name, "total": d.memory.total, "free": d.memory.free })
+            let sets = d.instruction_sets.iter().map(|i| {
+                json!({ "name": i.name, "available": i.available, "used": i.used, "tested_on": i.tested_on })
+            });
+            json!({
+                "device": d.tag.to_string(), "name": d.name, "total": d.memory.total, "free": d.memory.free,
+                "instruction_sets": sets.collect::<Vec<_>>(),
+            })
         });
         return print_json(&Value::Array(list.collect()));
     }
     let size = |bytes: Option<u64>| bytes.map_or("unknown".to_string(), megabytes);
     let line = |d: &minfer::DeviceInfo| {
         let (free, total) = (size(d.memory.free), size(d.memory.total));
-        format!("{}  {}, memory {free} free of {total}\n", d.tag, d.name)
+        let sets: String = d.instruction_sets.iter().map(instruction_set).collect();
+        format!("{}  {}, memory {free} free of {total}\n{sets}", d.tag, d.name)
     };
     print(&devices.iter().map(line).collect::<String>())
+}
+
+/// A line on an instruction set.
+fn instruction_set(set: &minfer::InstructionSet) -> String {
+    let state = match (set.used, set.available) {
+        (true, _) => "in use",
+        (false, true) => "there",
+        (false, false) => "not in this processor",
+    };
+    let tested = match set.tested_on {
+        "processor" => "",
+        "emulator" => "; tested on an emulator alone",
+        _ => "; UNTESTED: it has run on no processor and no emulator",
+    };
+    format!("     {:<10}  {state}{tested}\n", set.name)
 }
 
 pub fn knobs(as_json: bool) -> Result<()> {

@@ -58,7 +58,7 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
                         }
                         Minimum::Halves => {
                             for p in 0..P {
-                                let k = s.acc_finish_scaled(s.acc_start(x[p].halves), scales.minima);
+                                let k = s.dot_pairs(x[p].halves, scales.minima);
                                 let ms = s.mul(scales.minimum, s.splat(x[p].d));
                                 acc[g][t] = s.fma(s.from_i32(k), ms, acc[g][t]);
                             }
@@ -83,9 +83,9 @@ fn product<S: Simd, F: Format>(s: S, w: &[S::I; 8], halves: [S::I; 2], x: &ActBl
         Product::HalvesUnsigned2 => both(s, w, x, halves, [0; 2]),
         Product::HalvesEight => s.shr_i32::<3>(both(s, w, x, halves, x.start32)),
         Product::Signed => {
-            let mut sum = s.splat_i32(0);
+            let mut sum = s.signed_start(x.sum16);
             for j in 0..8 {
-                sum = s.dot_signed(sum, w[j], x.q[j]);
+                sum = s.signed_step(sum, w[j], x.q[j]);
             }
             sum
         }

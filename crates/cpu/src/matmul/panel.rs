@@ -244,7 +244,7 @@ fn tile<S: Simd, F: Format, const P: usize>(
                 for t in 0..TOKENS {
                     let x = &rows[t][b][p];
                     for g in 0..GROUPS {
-                        let k = s.acc_finish_scaled(s.acc_start(x.halves), s.load_bytes(&block.minima[g]));
+                        let k = s.dot_pairs(x.halves, s.load_bytes(&block.minima[g]));
                         let ms = s.mul(s.load(&block.minimum[g]), s.splat(x.d));
                         let sum = s.fma(s.from_i32(k), ms, s.load(&sums[t][g]));
                         s.store(sum, &mut sums[t][g]);
@@ -375,11 +375,14 @@ fn by_halves<S: Simd>(
 #[inline(always)]
 fn signed<S: Simd>(s: S, block: &Block, x: [&ActBlock; TOKENS]) -> Tile<S::I> {
     let mut sums = [[s.splat_i32(0); GROUPS]; TOKENS];
+    for t in 0..TOKENS {
+        sums[t] = [s.signed_start(x[t].sum16); GROUPS];
+    }
     for j in 0..BLOCK / 4 {
         let w = [s.load_bytes(&block.weights[GROUPS * j]), s.load_bytes(&block.weights[GROUPS * j + 1])];
         for t in 0..TOKENS {
             for g in 0..GROUPS {
-                sums[t][g] = s.dot_signed(sums[t][g], w[g], x[t].q[j]);
+                sums[t][g] = s.signed_step(sums[t][g], w[g], x[t].q[j]);
             }
         }
     }

@@ -12,12 +12,12 @@ use super::kernel;
 use super::panel;
 use super::shared::SharedMut;
 use super::weight::{GROUP, Groups, PackedWeight};
-use crate::dispatch;
 use crate::ops::elementwise::{GeGlu, SwiGlu};
 use crate::ops::vector::{load_tail, store_tail, zip};
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Simd};
 use crate::team::Team;
+use crate::{dispatch, dispatch_products};
 use minfer_graph::{BackendError, Gating};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -125,22 +125,22 @@ fn run_all(isa: Isa, team: &Team<'_>, input: &Input<'_>, jobs: &[Shared<'_>]) {
     if rows == 0 || groups == 0 {
         return;
     }
-    let run = |range: Range<usize>| {
+    let parts = |range: Range<usize>| {
         let mut first = 0;
         for job in jobs {
             let end = first + job.groups();
             let part = range.start.max(first)..range.end.min(end);
             if !part.is_empty() {
-                dispatch!(isa, s => run(s, input, job, part.start - first..part.end - first));
+                run(isa, input, job, part.start - first..part.end - first);
             }
             first = end;
         }
     };
     if rows == 1 {
-        return team.shares(groups, 1, run);
+        return team.shares(groups, 1, parts);
     }
     let chunk = groups.div_ceil(8 * team.threads()).next_multiple_of(panel::GROUPS).min(ITEM);
-    team.chunks(groups, chunk, run);
+    team.chunks(groups, chunk, parts);
 }
 
 /// Which rows a job multiplies.
@@ -397,17 +397,17 @@ thread_local! {
 }
 
 /// Computes a range of a job's groups for all its rows.
-fn run<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
-    product(s, input, job, groups.clone());
+fn run(isa: Isa, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
+    product(isa, input, job, groups.clone());
     if let Then::Gate(gating, up) = job.then {
-        UP.with_borrow_mut(|scratch| gate(s, input, job, gating, up, groups, scratch));
+        UP.with_borrow_mut(|scratch| gate(isa, input, job, gating, up, groups, scratch));
     }
 }
 
 /// Makes finished products the gate of the second ones, which stay in this thread's memory: `[rows, columns]` of the
 /// groups at hand.
-fn gate<S: Simd>(
-    s: S,
+fn gate(
+    isa: Isa,
     input: &Input<'_>,
     job: &Shared<'_>,
     gating: Gating,
@@ -431,46 +431,57 @@ fn gate<S: Simd>(
         out: SharedMut::new(scratch),
         then: Then::Keep,
     };
-    product(s, input, &second, 0..groups.len());
-    s.vectorize(|| {
-        for (row, up) in scratch.chunks_exact(n).enumerate() {
-            let start = row * job.n_out;
-            // SAFETY: the columns of these groups belong to the calling thread.
-            let out = unsafe { job.out.range(start + columns.start..start + columns.end) };
-            match gating {
-                Gating::Silu => zip(s, out, None, Some(up), &SwiGlu),
-                Gating::Gelu => zip(s, out, None, Some(up), &GeGlu),
-            }
+    product(isa, input, &second, 0..groups.len());
+    for (row, up) in scratch.chunks_exact(n).enumerate() {
+        let start = row * job.n_out;
+        // SAFETY: the columns of these groups belong to the calling thread.
+        let out = unsafe { job.out.range(start + columns.start..start + columns.end) };
+        match gating {
+            Gating::Silu => dispatch!(isa, s => s.vectorize(|| zip(s, out, None, Some(up), &SwiGlu))),
+            Gating::Gelu => dispatch!(isa, s => s.vectorize(|| zip(s, out, None, Some(up), &GeGlu))),
         }
-    });
+    }
 }
 
 /// The products of a range of a job's groups, bias and residual added. Groups that are not packed are packed first.
-fn product<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
+fn product(isa: Isa, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
     if job.held.is_some() {
-        return packed_product(s, input, job, groups);
+        return packed_product(isa, input, job, groups);
     }
     PACKED.with_borrow_mut(|buffer| {
         for first in groups.clone().step_by(job.weight.groups_per_piece()) {
             let piece = first..groups.end.min(first + job.weight.groups_per_piece());
-            let held = job.weight.pack_groups(s, job.first + piece.start..job.first + piece.end, buffer);
-            packed_product(s, input, &Shared { held: Some(held), ..*job }, piece);
+            let (start, end) = (job.first + piece.start, job.first + piece.end);
+            let held = dispatch!(isa, s => job.weight.pack_groups(s, start..end, buffer));
+            packed_product(isa, input, &Shared { held: Some(held), ..*job }, piece);
         }
     });
 }
 
 /// The same of groups that are packed.
-fn packed_product<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
+fn packed_product(isa: Isa, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
+    if job.weight.is_quantized() {
+        dispatch_products!(isa, s => quantised(s, input, job, groups));
+    } else {
+        dispatch!(isa, s => plain(s, input, job, groups));
+    }
+}
+
+fn quantised<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
     let tokens = 0..job.rows.len();
-    let ty = job.weight.ty();
-    with_format!(ty, F => if let Some(acts) = input.quant {
+    with_format!(job.weight.ty(), F => if let Some(acts) = input.quant {
         match acts.planes() {
             1 => item(s, &Quantised::<F, 1> { acts, format: PhantomData }, job, groups, tokens),
             _ => item(s, &Quantised::<F, 2> { acts, format: PhantomData }, job, groups, tokens),
         }
-    }, else => with_float!(ty, F => {
+    }, else => ());
+}
+
+fn plain<S: Simd>(s: S, input: &Input<'_>, job: &Shared<'_>, groups: Range<usize>) {
+    let tokens = 0..job.rows.len();
+    with_float!(job.weight.ty(), F => {
         item(s, &Plain::<F> { x: input.x, cols: input.cols, format: PhantomData }, job, groups, tokens);
-    }, else => ()));
+    }, else => ());
 }
 
 fn item<S: Simd, K: Tiles>(s: S, tiles: &K, job: &Shared<'_>, groups: Range<usize>, tokens: Range<usize>) {

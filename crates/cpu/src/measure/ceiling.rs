@@ -6,7 +6,7 @@
 //! caches and to waiting.
 
 use super::{LEAST_RUNS, TIME};
-use crate::dispatch;
+use crate::dispatch_products;
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Simd};
 use std::hint::black_box;
@@ -56,7 +56,7 @@ fn best_seconds(isa: Isa) -> f64 {
     let mut runs = 0;
     while runs < LEAST_RUNS || started.elapsed() < TIME / 2 {
         let start = Instant::now();
-        dispatch!(isa, s => s.run(Products { operands: black_box(&mut operands) }));
+        dispatch_products!(isa, s => s.run(Products { operands: black_box(&mut operands) }));
         best = best.min(start.elapsed().as_secs_f64());
         runs += 1;
     }
@@ -147,7 +147,7 @@ mod tests {
             let mut operands = Operands::new();
             operands.scales.fill(1.0);
             operands.token_scales.fill(1.0);
-            crate::dispatch!(isa, s => Products { operands: &mut operands }.run(s));
+            crate::dispatch_products!(isa, s => Products { operands: &mut operands }.run(s));
             let each = (4 * STEPS * BLOCKS * RUNS) as f32;
             assert!(operands.sums.iter().all(|&x| x == each), "{isa}: {:?}", operands.sums);
         }

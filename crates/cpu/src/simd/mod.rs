@@ -2,7 +2,8 @@
 //!
 //! A kernel is one function, generic over `S: Simd`, marked `#[inline(always)]` and entered through
 //! [`Simd::vectorize`], which compiles it with the features of `S`. The caller picks `S` at run time
-//! with [`dispatch!`](crate::dispatch). A token is zero-sized and exists only if the processor has the features, so that every
+//! with [`dispatch!`](crate::dispatch), or with [`dispatch_products!`](crate::dispatch_products) for what multiplies
+//! integers. A token is zero-sized and exists only if the processor has the features, so that every
 //! method is safe. All instruction sets return identical bits for every method (payloads of NaN aside).
 //!
 //! ```
@@ -21,101 +22,31 @@
 //! assert_eq!(x, [2.0; 16]);
 //! ```
 
+mod isa;
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+mod maddubs;
 mod math;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
-
 #[cfg(target_arch = "x86_64")]
-pub use avx2::Avx2;
+mod vnni;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub use isa::{Isa, ProductToken, TestedOn, Token, product_token, token};
 pub use math::{exp, exp_f32, exp_nonpositive, fold64, gelu, silu, sum_squares, tanh, tanh_f32};
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 pub use scalar::Scalar;
+#[cfg(all(target_arch = "x86_64", debug_assertions))]
+pub use vnni::VnniModel;
+#[cfg(target_arch = "x86_64")]
+pub use vnni::{Avx512Vnni, AvxVnni};
+#[cfg(target_arch = "x86_64")]
+pub use x86::Avx2;
 
 use std::fmt;
-
-/// An instruction set that kernels can be compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Isa {
-    /// Plain Rust, on every machine.
-    Scalar,
-    /// AVX2, FMA and F16C.
-    Avx2,
-}
-
-impl Isa {
-    /// Best instruction set of this processor.
-    pub fn detect() -> Isa {
-        *Isa::available().last().unwrap_or(&Isa::Scalar)
-    }
-
-    /// Every instruction set of this processor, slowest first.
-    pub fn available() -> Vec<Isa> {
-        [Isa::Scalar, Isa::Avx2].into_iter().filter(|isa| isa.is_available()).collect()
-    }
-
-    /// Whether this processor has it.
-    pub fn is_available(self) -> bool {
-        match self {
-            Isa::Scalar => true,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => Avx2::detect().is_some(),
-            #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 => false,
-        }
-    }
-
-    /// Name as shown to people and read by [`Isa::from_name`].
-    pub const fn name(self) -> &'static str {
-        match self {
-            Isa::Scalar => "scalar",
-            Isa::Avx2 => "avx2",
-        }
-    }
-
-    /// The instruction set of a name.
-    pub fn from_name(name: &str) -> Option<Isa> {
-        [Isa::Scalar, Isa::Avx2].into_iter().find(|isa| isa.name() == name)
-    }
-}
-
-impl fmt::Display for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// `dispatch!(isa, s => expr)` evaluates `expr` with `s` bound to the token of `isa`; an instruction
-/// set that this processor lacks gives the scalar one (same bits, slower).
-#[macro_export]
-macro_rules! dispatch {
-    ($isa:expr, $s:ident => $body:expr) => {
-        match $crate::simd::token($isa) {
-            $crate::simd::Token::Scalar($s) => $body,
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Token::Avx2($s) => $body,
-        }
-    };
-}
-
-/// A token of any instruction set; see [`dispatch!`](crate::dispatch).
-#[derive(Clone, Copy, Debug)]
-pub enum Token {
-    /// Always there.
-    Scalar(Scalar),
-    /// AVX2, FMA and F16C were detected.
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-}
-
-/// The token of `isa`, or the scalar one if the processor lacks it.
-pub fn token(isa: Isa) -> Token {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => Avx2::detect().map_or(Token::Scalar(Scalar), Token::Avx2),
-        _ => Token::Scalar(Scalar),
-    }
-}
 
 /// A function with its arguments, for any instruction set. `run` must be `#[inline(always)]`.
 pub trait Kernel {
@@ -304,8 +235,13 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     fn acc_finish(self, acc: Self::Acc) -> Self::I;
     /// The sum of each row times its scale (equal pairs of i16), i32 lanes.
     fn acc_finish_scaled(self, acc: Self::Acc, scale: Self::I) -> Self::I;
-    /// `sum + w . x` over four signed weights per row (any i8) and four activations in `-127..=127`.
-    fn dot_signed(self, sum: Self::I, w: Self::I, x: i32) -> Self::I;
+    /// Starts sums of products with signed weights. `total16` is 16 times the sum of all the activations to come.
+    fn signed_start(self, total16: i32) -> Self::I;
+    /// Adds the products of four signed weights per row (any i8) and four activations in `-127..=127`. After the last
+    /// activation, and not before, the i32 lanes are the sums of the rows.
+    fn signed_step(self, sum: Self::I, w: Self::I, x: i32) -> Self::I;
+    /// For each row the sum of the products of two pairs of i16, i32 lanes: `a` with the row's pair in `b`.
+    fn dot_pairs(self, a: i32, b: Self::I) -> Self::I;
     /// Asks for the cache line of `x[index..]` some time before it is needed; any index is allowed.
     fn prefetch(self, x: &[u8], index: usize);
 }

@@ -323,11 +323,19 @@ impl Simd for Scalar {
         I256::from_i32s(std::array::from_fn(|i| product(2 * i).wrapping_add(product(2 * i + 1))))
     }
     #[inline(always)]
-    fn dot_signed(self, sum: I256, w: I256, x: i32) -> I256 {
+    fn signed_start(self, _total16: i32) -> I256 {
+        self.splat_i32(0)
+    }
+    #[inline(always)]
+    fn signed_step(self, sum: I256, w: I256, x: i32) -> I256 {
         let (sum, x) = (sum.i32s(), x.to_le_bytes().map(|b| i32::from(b.cast_signed())));
         I256::from_i32s(std::array::from_fn(|i| {
             (0..4).fold(sum[i], |s, j| s.wrapping_add(i32::from(w.0[4 * i + j].cast_signed()) * x[j]))
         }))
+    }
+    #[inline(always)]
+    fn dot_pairs(self, a: i32, b: I256) -> I256 {
+        self.acc_finish_scaled(self.splat_i32(a), b)
     }
     #[inline(always)]
     fn prefetch(self, _x: &[u8], _index: usize) {}

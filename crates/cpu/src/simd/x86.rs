@@ -1,49 +1,79 @@
-//! AVX2 with FMA and F16C.
+//! Vectors of 256 bits on x86: AVX2 with FMA and F16C, and what newer processors add to it.
+//!
+//! [`X86`] is everything that they share. A [`Level`] is what they differ in: the features that kernels are compiled
+//! with, and the integer products.
 
+use super::maddubs::MulAdd;
 use super::{Kernel, Simd};
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
     _mm_add_ps, _mm_add_ss, _mm_cvtsi32_si128, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64,
     _mm_loadu_si128, _mm_max_epi32, _mm_max_ps, _mm_max_ss, _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch,
-    _mm_shuffle_epi32, _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps,
-    _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128,
-    _mm256_castsi128_si256, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cmpeq_epi8,
-    _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
-    _mm256_cvtps_epi32, _mm256_cvtps_ph, _mm256_div_ps, _mm256_extractf128_ps, _mm256_extracti128_si256,
-    _mm256_fmadd_ps, _mm256_inserti128_si256, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16,
-    _mm256_maddubs_epi16, _mm256_max_epi32, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_or_si256,
-    _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permute2x128_si256, _mm256_permute4x64_epi64,
-    _mm256_permutevar8x32_epi32, _mm256_round_ps, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32, _mm256_shuffle_epi8, _mm256_sign_epi8,
-    _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_srl_epi16, _mm256_srli_epi16,
-    _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_epi32,
-    _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_ps,
+    _mm_shuffle_epi32, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256,
+    _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi128_si256,
+    _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cmpeq_epi8, _mm256_cvtepi8_epi32,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32,
+    _mm256_cvtps_ph, _mm256_div_ps, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps,
+    _mm256_inserti128_si256, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_max_epi32,
+    _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_or_si256, _mm256_packs_epi16, _mm256_packs_epi32,
+    _mm256_permute2x128_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_round_ps,
+    _mm256_set1_epi8, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32,
+    _mm256_shuffle_epi8, _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_srl_epi16,
+    _mm256_srli_epi16, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_epi32, _mm256_sub_ps,
+    _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+    _mm256_xor_ps,
 };
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Token of a level.
+#[derive(Clone, Copy, Debug)]
+pub struct X86<L>(PhantomData<L>);
 
 /// Token of AVX2, FMA and F16C.
-#[derive(Clone, Copy, Debug)]
-pub struct Avx2(());
+pub type Avx2 = X86<MulAdd>;
 
-impl Avx2 {
-    /// The token, if the processor has AVX2, FMA and F16C.
-    pub fn detect() -> Option<Avx2> {
-        let found = is_x86_feature_detected!("avx2")
+impl<L: Level> X86<L> {
+    /// The token, if the processor has the features.
+    pub fn detect() -> Option<Self> {
+        let base = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
-        found.then_some(Avx2(()))
+        (base && L::has_more()).then_some(X86(PhantomData))
     }
+}
+
+/// What levels differ in. The products are those of [`Simd`]; all keep their sums in a vector.
+pub trait Level: Copy + fmt::Debug + Send + Sync + 'static {
+    /// Whether the processor has what the level needs besides AVX2, FMA and F16C.
+    fn has_more() -> bool;
+    /// [`Simd::run`].
+    fn run<K: Kernel>(s: X86<Self>, kernel: K) -> K::Output;
+    /// [`Simd::acc_start`].
+    fn acc_start(s: X86<Self>, bias: i32) -> __m256i;
+    /// [`Simd::acc_step`].
+    fn acc_step(s: X86<Self>, acc: __m256i, w: __m256i, x: i32) -> __m256i;
+    /// [`Simd::acc_finish`].
+    fn acc_finish(s: X86<Self>, acc: __m256i) -> __m256i;
+    /// [`Simd::acc_finish_scaled`].
+    fn acc_finish_scaled(s: X86<Self>, acc: __m256i, scale: __m256i) -> __m256i;
+    /// [`Simd::signed_start`].
+    fn signed_start(s: X86<Self>, total16: i32) -> __m256i;
+    /// [`Simd::signed_step`].
+    fn signed_step(s: X86<Self>, sum: __m256i, w: __m256i, x: i32) -> __m256i;
 }
 
 /// Calls intrinsics that touch no memory.
 macro_rules! avx {
     ($e:expr) => {
-        // SAFETY: an `Avx2` exists only after `detect` saw the features, and the intrinsic has no
-        // other requirement.
+        // SAFETY: a token exists only after `detect` saw the features of its level, and the intrinsic has
+        // no other requirement.
         unsafe { $e }
     };
 }
+pub(super) use avx;
 
-impl Simd for Avx2 {
+impl<L: Level> Simd for X86<L> {
     const WIDE: bool = true;
     type F = __m256;
     type I = __m256i;
@@ -51,12 +81,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        #[inline]
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
-            kernel.run(s)
-        }
-        avx!(inner(self, kernel))
+        L::run(self, kernel)
     }
     #[inline(always)]
     fn splat(self, x: f32) -> __m256 {
@@ -332,28 +357,31 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn acc_start(self, bias: i32) -> __m256i {
-        self.splat_i32(bias)
+        L::acc_start(self, bias)
     }
     #[inline(always)]
     fn acc_step(self, acc: __m256i, w: __m256i, x: i32) -> __m256i {
-        avx!(pin(_mm256_add_epi16(acc, _mm256_maddubs_epi16(w, _mm256_set1_epi32(x)))))
+        L::acc_step(self, acc, w, x)
     }
     #[inline(always)]
     fn acc_finish(self, acc: __m256i) -> __m256i {
-        avx!(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)))
+        L::acc_finish(self, acc)
     }
     #[inline(always)]
     fn acc_finish_scaled(self, acc: __m256i, scale: __m256i) -> __m256i {
-        avx!(_mm256_madd_epi16(acc, scale))
+        L::acc_finish_scaled(self, acc, scale)
     }
     #[inline(always)]
-    fn dot_signed(self, sum: __m256i, w: __m256i, x: i32) -> __m256i {
-        avx!({
-            // |w| is at most 128 as an unsigned byte; the sign moves to x, which is never -128.
-            let x = _mm256_sign_epi8(_mm256_set1_epi32(x), w);
-            let pairs = _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), x);
-            pin(_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))))
-        })
+    fn signed_start(self, total16: i32) -> __m256i {
+        L::signed_start(self, total16)
+    }
+    #[inline(always)]
+    fn signed_step(self, sum: __m256i, w: __m256i, x: i32) -> __m256i {
+        L::signed_step(self, sum, w, x)
+    }
+    #[inline(always)]
+    fn dot_pairs(self, a: i32, b: __m256i) -> __m256i {
+        avx!(_mm256_madd_epi16(_mm256_set1_epi32(a), b))
     }
     #[inline(always)]
     fn prefetch(self, x: &[u8], index: usize) {
@@ -384,12 +412,14 @@ fn transpose_quarters([x0, x1, x2, x3]: [__m256i; 4]) -> [__m256i; 4] {
     ]
 }
 
-/// Keeps the compiler from turning a chain of additions into a tree, for which it would load all
-/// operands first and spill most of them: the kernels lose a third of their speed that way.
+/// Keeps the order of the steps of sums. The compiler would load the operands of many steps first, and turn a chain of
+/// additions into a tree, and then spill: the kernels lose a third of their speed that way.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn pin(mut x: __m256i) -> __m256i {
+#[cfg_attr(minfer_no_pin, allow(unused_mut, reason = "the pin is off"))]
+pub(super) fn pin(mut x: __m256i) -> __m256i {
     // SAFETY: no instruction is emitted; the register is only said to have changed.
+    #[cfg(not(minfer_no_pin))]
     unsafe {
         std::arch::asm!("/* {0} */", inout(ymm_reg) x, options(nomem, nostack, preserves_flags));
     }
