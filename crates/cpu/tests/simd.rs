@@ -1,6 +1,6 @@
 //! Every instruction set gives the bits of the scalar one, and `exp` is as accurate as promised.
 
-use minfer_cpu::simd::{self, Isa, Scalar, Simd};
+use minfer_cpu::simd::{self, Isa, Pair, Scalar, Simd};
 use minfer_cpu::{dispatch, dispatch_products};
 
 /// Bits with every NaN alike.
@@ -132,6 +132,38 @@ fn ints<S: Simd>(s: S, a: &[u8; 32], b: &[u8; 32], q: i32) -> Vec<u8> {
     out
 }
 
+/// Results of every method for two vectors at once.
+#[inline(always)]
+fn pairs<S: Pair>(s: S, x: &[[f32; 8]; 6], bytes: &[[u8; 32]; 4], q: i32) -> Vec<u32> {
+    let [a, b, c] = [0, 2, 4].map(|i| s.load(&[x[i], x[i + 1]]));
+    let (w, y) = (s.load_bytes(&[bytes[0], bytes[1]]), s.load_bytes(&[bytes[2], bytes[3]]));
+    // The contract of the products: small weights.
+    let (v, z) = ([bytes[0].map(|b| b & 63), bytes[1].map(|b| b & 63)], bytes[2].map(|b| b & 31));
+    let acc = s.acc_start((q << 16) >> 18 & 0xffff | (q >> 18) << 16);
+    let acc = s.acc_step(s.acc_step(acc, s.load_bytes(&v), q), s.load_bytes(&[z, z]), q);
+    let scales = bytes[3].map(|b| b & 31);
+    let scales = [scales, scales].map(|x| std::array::from_fn(|i| if i % 2 == 0 { x[i / 4] } else { 0 }));
+    let sum = s.signed_step(s.signed_step(s.signed_start(2 * total16(q)), w, q), y, q);
+    let ints = [
+        w,
+        s.splat_i32(q),
+        s.add_i32(w, y),
+        s.shr3_i32(w),
+        s.acc_finish(acc),
+        s.acc_finish_scaled(acc, s.load_bytes(&scales)),
+        sum,
+        s.dot_pairs(q, w),
+    ];
+    let floats = [a, s.splat(x[0][0]), s.mul(a, b), s.fma(a, b, c)];
+    let mut out = Vec::new();
+    for v in floats.into_iter().chain(ints.map(|v| s.from_i32(v))) {
+        let mut lanes = [[0.0; 8]; 2];
+        s.store(v, &mut lanes);
+        out.extend(bits(lanes.as_flattened()));
+    }
+    out
+}
+
 /// Compares the instruction sets on random operands.
 fn compare(rounds: usize) {
     let mut rng = Rng(0x1234_5678_9abc_def1);
@@ -140,12 +172,17 @@ fn compare(rounds: usize) {
         let half = std::array::from_fn(|_| (rng.next() >> 48) as u16);
         let (a, b) = (rng.bytes(), rng.bytes());
         let q = i32::from_le_bytes(rng.bytes::<4>().map(|b| if b == 0x80 { 0x81 } else { b }));
+        let y: [[f32; 8]; 6] = std::array::from_fn(|_| std::array::from_fn(|_| rng.float()));
+        let c: [[u8; 32]; 4] = std::array::from_fn(|_| rng.bytes());
+        let pair = pairs(Scalar.pair(), &y, &c, q);
         let want = (floats(Scalar, &x, &half), ints(Scalar, &a, &b, q));
         for isa in Isa::available() {
             let got =
                 dispatch_products!(isa, s => s.vectorize(|| (floats(s, &x, &half), ints(s, &a, &b, q))));
             assert_eq!(got.0, want.0, "{isa} {x:?}");
             assert_eq!(got.1, want.1, "{isa} {a:?} {b:?}");
+            let got = dispatch_products!(isa, s => s.vectorize(|| pairs(s.pair(), &y, &c, q)));
+            assert_eq!(got, pair, "{isa} {y:?} {c:?} {q}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Products with many tokens: weights of 16 rows are expanded once into a panel, and all tokens pass by.
 //!
-//! A panel holds a range of columns, few enough for the L1 cache. A tile is 16 rows and 4 tokens: its integer sums stay
-//! in registers, its float sums in a small array. The numbers are those of [`kernel::tile`](super::kernel::tile):
-//! every output has one float accumulator that takes the blocks in ascending order.
+//! A panel holds a range of columns, few enough for the L1 cache. A tile is 16 rows and 4 or 8 tokens: its integer sums
+//! stay in registers, its float sums too where there are enough of them, else in a small array. The numbers are those of
+//! [`kernel::tile`](super::kernel::tile): every output has one float accumulator that takes the blocks in ascending order.
 #![allow(
     clippy::needless_range_loop,
     reason = "several arrays are indexed alike, and iterators hide that from the eye"
@@ -13,15 +13,15 @@ use super::format::{BLOCK, Format, Minimum, Product};
 use super::planes::Planes;
 use super::run::Shared;
 use super::weight::GROUP;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, Pair, Simd};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Groups of 8 rows per panel.
 pub const GROUPS: usize = 2;
-/// Tokens per tile.
-pub const TOKENS: usize = 4;
+/// Most tokens per tile.
+const TOKENS: usize = 8;
 /// Most blocks of 32 columns in a panel: with the tokens of a tile they fill the L1 cache.
 const MOST_BLOCKS: usize = 40;
 /// Bytes of activations that pass by the panels of a work item before the next ones do: they stay in the L2 cache.
@@ -32,7 +32,7 @@ const TOKEN_BYTES: usize = 224 << 10;
 #[repr(C, align(64))]
 struct Block {
     /// What the kernel multiplies, `[4 columns][group]`.
-    weights: [[u8; 32]; BLOCK / 4 * GROUPS],
+    weights: [[[u8; 32]; GROUPS]; BLOCK / 4],
     /// [`Scales::scale`](super::format::Scales::scale), `[group][row]`; like the next ones, of which a format fills what it has.
     scale: [[f32; GROUP]; GROUPS],
     minimum: [[f32; GROUP]; GROUPS],
@@ -42,20 +42,20 @@ struct Block {
 }
 
 const EMPTY: Block = Block {
-    weights: [[0; 32]; BLOCK / 4 * GROUPS],
+    weights: [[[0; 32]; GROUPS]; BLOCK / 4],
     scale: [[0.0; GROUP]; GROUPS],
     minimum: [[0.0; GROUP]; GROUPS],
     halves: [[[0; 32]; GROUPS]; 2],
     minima: [[0; 32]; GROUPS],
 };
 
-/// Float sums of a tile.
-type Sums = [[[f32; GROUP]; GROUPS]; TOKENS];
+/// Float sums of a token.
+type Sums = [[f32; GROUP]; GROUPS];
 
 /// What a thread works in.
 struct Scratch {
     panels: Vec<Block>,
-    sums: Sums,
+    sums: [Sums; TOKENS],
 }
 
 thread_local! {
@@ -140,7 +140,7 @@ impl<F: Format> Kernel for Expand<'_, '_, F> {
                     let planes = &packed[F::HEAD + sub * F::Bits::BYTES..][..F::Bits::BYTES];
                     let w = F::weights(s, F::Bits::unpack(s, planes));
                     for j in 0..BLOCK / 4 {
-                        s.store_bytes(w[j], &mut block.weights[GROUPS * j + g]);
+                        s.store_bytes(w[j], &mut block.weights[j][g]);
                     }
                     let scales = F::scales(s, packed, &head, sub);
                     s.store(scales.scale, &mut block.scale[g]);
@@ -162,7 +162,7 @@ impl<F: Format> Kernel for Expand<'_, '_, F> {
 
 /// Makes a group of a block zero.
 fn clear(block: &mut Block, group: usize) {
-    for weights in block.weights.chunks_exact_mut(GROUPS) {
+    for weights in &mut block.weights {
         weights[group] = [0; 32];
     }
     (block.scale[group], block.minimum[group]) = ([0.0; GROUP], [0.0; GROUP]);
@@ -179,7 +179,7 @@ struct Strip<'a, 'j, F, const P: usize> {
     last: bool,
     tokens: Range<usize>,
     panel: &'a [Block],
-    sums: &'a mut Sums,
+    sums: &'a mut [Sums; TOKENS],
     format: PhantomData<F>,
 }
 
@@ -187,100 +187,140 @@ impl<F: Format, const P: usize> Kernel for Strip<'_, '_, F, P> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Strip { acts, job, groups, chunk, last, tokens, panel, sums, format: _ } = self;
-        for first in tokens.clone().step_by(TOKENS) {
-            // Tokens that are not there repeat the last one and are not stored.
-            let n = TOKENS.min(tokens.end - first);
-            let mut rows: [&[[ActBlock; P]]; TOKENS] = [&[]; TOKENS];
-            for t in 0..TOKENS {
-                rows[t] = &acts.row::<P>(job.rows.at(first + t.min(n - 1)).input)[chunk.clone()];
+    fn run<S: Simd>(mut self, s: S) {
+        let Range { start: mut token, end } = self.tokens;
+        if S::Pair::MANY {
+            while end - token > 4 {
+                self.tile::<S, 8>(s, token);
+                token = end.min(token + 8);
             }
-            *sums = [[[0.0; GROUP]; GROUPS]; TOKENS];
-            if chunk.start > 0 {
-                for t in 0..n {
-                    // SAFETY: work items are disjoint ranges of groups and tokens, each run by one thread.
-                    unsafe { job.take_tile(groups.clone(), job.rows.at(first + t).output, &mut sums[t]) };
-                }
-            }
-            tile::<S, F, P>(s, panel, rows, sums);
-            for t in 0..n {
-                // SAFETY: as above.
-                unsafe { job.put_tile(s, groups.clone(), job.rows.at(first + t).output, &sums[t], last) };
-            }
+        }
+        while token < end {
+            self.tile::<S, 4>(s, token);
+            token = end.min(token + 4);
         }
     }
 }
 
-/// Adds the products of a panel and 4 tokens.
+impl<F: Format, const P: usize> Strip<'_, '_, F, P> {
+    /// Computes up to `T` tokens from `first` on.
+    #[inline(always)]
+    fn tile<S: Simd, const T: usize>(&mut self, s: S, first: usize) {
+        let Strip { acts, job, groups, chunk, last, tokens, panel, sums, format: _ } = self;
+        let Some(sums) = sums.first_chunk_mut::<T>() else { return };
+        // Tokens that are not there repeat the last one and are not stored.
+        let n = T.min(tokens.end - first);
+        let mut rows: [&[[ActBlock; P]]; T] = [&[]; T];
+        for t in 0..T {
+            rows[t] = &acts.row::<P>(job.rows.at(first + t.min(n - 1)).input)[chunk.clone()];
+        }
+        *sums = [[[0.0; GROUP]; GROUPS]; T];
+        if chunk.start > 0 {
+            for t in 0..n {
+                // SAFETY: work items are disjoint ranges of groups and tokens, each run by one thread.
+                unsafe { job.take_tile(groups.clone(), job.rows.at(first + t).output, &mut sums[t]) };
+            }
+        }
+        tile::<S::Pair, F, P, T>(s.pair(), panel, rows, sums);
+        for t in 0..n {
+            // SAFETY: as above.
+            unsafe { job.put_tile(s, groups.clone(), job.rows.at(first + t).output, &sums[t], *last) };
+        }
+    }
+}
+
+/// Adds the products of a panel and `T` tokens.
 #[inline(always)]
-fn tile<S: Simd, F: Format, const P: usize>(
+fn tile<S: Pair, F: Format, const P: usize, const T: usize>(
     s: S,
     panel: &[Block],
-    rows: [&[[ActBlock; P]]; TOKENS],
-    sums: &mut Sums,
+    mut rows: [&[[ActBlock; P]]; T],
+    sums: &mut [Sums; T],
 ) {
     let n = panel.len();
-    let rows = [&rows[0][..n], &rows[1][..n], &rows[2][..n], &rows[3][..n]];
+    let mut held = [s.splat(0.0); T];
+    for t in 0..T {
+        rows[t] = &rows[t][..n];
+        if S::MANY {
+            held[t] = s.load(&sums[t]);
+        }
+    }
     for b in 0..n {
         let block = &panel[b];
         for p in 0..P {
-            let x = [&rows[0][b][p], &rows[1][b][p], &rows[2][b][p], &rows[3][b][p]];
-            let products = products::<S, F>(s, block, x);
-            for t in 0..TOKENS {
-                let d = s.splat(x[t].d);
-                for g in 0..GROUPS {
-                    let scale = s.mul(s.load(&block.scale[g]), d);
-                    let mut sum = s.fma(s.from_i32(products[t][g]), scale, s.load(&sums[t][g]));
-                    if F::MINIMUM == Minimum::Block && p + 1 == P {
-                        sum = s.fma(s.load(&block.minimum[g]), s.splat(rows[t][b][0].s), sum);
-                    }
-                    s.store(sum, &mut sums[t][g]);
+            let mut x = [&rows[0][b][p]; T];
+            for t in 1..T {
+                x[t] = &rows[t][b][p];
+            }
+            let products = products::<S, F, T>(s, block, x);
+            for t in 0..T {
+                let scale = s.mul(s.load(&block.scale), s.splat(x[t].d));
+                let before = if S::MANY { held[t] } else { s.load(&sums[t]) };
+                let mut sum = s.fma(s.from_i32(products[t]), scale, before);
+                if F::MINIMUM == Minimum::Block && p + 1 == P {
+                    sum = s.fma(s.load(&block.minimum), s.splat(rows[t][b][0].s), sum);
+                }
+                if S::MANY {
+                    held[t] = sum;
+                } else {
+                    s.store(sum, &mut sums[t]);
                 }
             }
         }
         if F::MINIMUM == Minimum::Halves {
             for p in 0..P {
-                for t in 0..TOKENS {
+                for t in 0..T {
                     let x = &rows[t][b][p];
-                    for g in 0..GROUPS {
-                        let k = s.dot_pairs(x.halves, s.load_bytes(&block.minima[g]));
-                        let ms = s.mul(s.load(&block.minimum[g]), s.splat(x.d));
-                        let sum = s.fma(s.from_i32(k), ms, s.load(&sums[t][g]));
-                        s.store(sum, &mut sums[t][g]);
+                    let k = s.dot_pairs(x.halves, s.load_bytes(&block.minima));
+                    let ms = s.mul(s.load(&block.minimum), s.splat(x.d));
+                    let before = if S::MANY { held[t] } else { s.load(&sums[t]) };
+                    let sum = s.fma(s.from_i32(k), ms, before);
+                    if S::MANY {
+                        held[t] = sum;
+                    } else {
+                        s.store(sum, &mut sums[t]);
                     }
                 }
             }
         }
     }
+    if S::MANY {
+        for t in 0..T {
+            s.store(held[t], &mut sums[t]);
+        }
+    }
 }
 
-type Tile<X> = [[X; GROUPS]; TOKENS];
-
+/// A member of each token's block.
+macro_rules! each {
+    ($x:ident, $member:ident) => {{
+        let mut list = [$x[0].$member; T];
+        for t in 1..T {
+            list[t] = $x[t].$member;
+        }
+        list
+    }};
+}
 /// The exact integer products of a block.
 #[inline(always)]
-fn products<S: Simd, F: Format>(s: S, block: &Block, x: [&ActBlock; TOKENS]) -> Tile<S::I> {
+fn products<S: Pair, F: Format, const T: usize>(s: S, block: &Block, x: [&ActBlock; T]) -> [S::I; T] {
     match F::PRODUCT {
-        Product::Unsigned4 => whole(s, block, x, [0; TOKENS]),
+        Product::Unsigned4 => whole(s, block, x, [0; T]),
         Product::Unsigned5 => {
-            let mut sums = whole(s, block, x, [x[0].start16, x[1].start16, x[2].start16, x[3].start16]);
-            for t in 0..TOKENS {
-                for g in 0..GROUPS {
-                    sums[t][g] = s.add_i32(sums[t][g], s.splat_i32(x[t].sum16));
-                }
+            let mut sums = whole(s, block, x, each!(x, start16));
+            for t in 0..T {
+                sums[t] = s.add_i32(sums[t], s.splat_i32(x[t].sum16));
             }
             sums
         }
-        Product::Zero8 => whole(s, block, x, [x[0].start8, x[1].start8, x[2].start8, x[3].start8]),
-        Product::Zero16 => whole(s, block, x, [x[0].start16, x[1].start16, x[2].start16, x[3].start16]),
-        Product::Halves => both(s, block, x),
-        Product::HalvesUnsigned2 => both_unsigned(s, block, x),
+        Product::Zero8 => whole(s, block, x, each!(x, start8)),
+        Product::Zero16 => whole(s, block, x, each!(x, start16)),
+        Product::Halves => by_halves(s, block, x, each!(x, start32)),
+        Product::HalvesUnsigned2 => by_halves(s, block, x, [[0; 2]; T]),
         Product::HalvesEight => {
-            let mut sums = both(s, block, x);
-            for t in 0..TOKENS {
-                for g in 0..GROUPS {
-                    sums[t][g] = s.shr_i32::<3>(sums[t][g]);
-                }
+            let mut sums = by_halves(s, block, x, each!(x, start32));
+            for t in 0..T {
+                sums[t] = s.shr3_i32(sums[t]);
             }
             sums
         }
@@ -291,99 +331,75 @@ fn products<S: Simd, F: Format>(s: S, block: &Block, x: [&ActBlock; TOKENS]) -> 
 /// Adds the products of one group of 4 columns. Written out by its callers, because the compiler leaves a loop of
 /// this size as it is.
 #[inline(always)]
-fn step<S: Simd>(s: S, block: &Block, x: [&ActBlock; TOKENS], j: usize, acc: &mut Tile<S::Acc>) {
-    let w = [s.load_bytes(&block.weights[GROUPS * j]), s.load_bytes(&block.weights[GROUPS * j + 1])];
-    for t in 0..TOKENS {
-        for g in 0..GROUPS {
-            acc[t][g] = s.acc_step(acc[t][g], w[g], x[t].q[j]);
-        }
+fn step<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], j: usize, acc: &mut [S::Acc; T]) {
+    let w = s.load_bytes(&block.weights[j]);
+    for t in 0..T {
+        acc[t] = s.acc_step(acc[t], w, x[t].q[j]);
     }
 }
 
 /// Adds the products of one half of the columns.
 #[inline(always)]
-fn half<S: Simd>(s: S, block: &Block, x: [&ActBlock; TOKENS], half: usize, acc: &mut Tile<S::Acc>) {
+fn half<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], half: usize, acc: &mut [S::Acc; T]) {
     step(s, block, x, 4 * half, acc);
     step(s, block, x, 4 * half + 1, acc);
     step(s, block, x, 4 * half + 2, acc);
     step(s, block, x, 4 * half + 3, acc);
 }
 
-/// 16-bit sums that start at a value of each token.
+/// Sums over a whole block that start at a value of each token.
 #[inline(always)]
-fn start<S: Simd>(s: S, start: [i32; TOKENS]) -> Tile<S::Acc> {
-    let mut acc = [[s.acc_start(0); GROUPS]; TOKENS];
-    for t in 0..TOKENS {
-        acc[t] = [s.acc_start(start[t]); GROUPS];
+fn whole<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], start: [i32; T]) -> [S::I; T] {
+    let mut acc = [s.acc_start(0); T];
+    for t in 0..T {
+        acc[t] = s.acc_start(start[t]);
     }
-    acc
-}
-
-#[inline(always)]
-fn whole<S: Simd>(s: S, block: &Block, x: [&ActBlock; TOKENS], from: [i32; TOKENS]) -> Tile<S::I> {
-    let mut acc = start(s, from);
     half(s, block, x, 0, &mut acc);
     half(s, block, x, 1, &mut acc);
-    let mut sums = [[s.splat_i32(0); GROUPS]; TOKENS];
-    for t in 0..TOKENS {
-        for g in 0..GROUPS {
-            sums[t][g] = s.acc_finish(acc[t][g]);
-        }
+    let mut sums = [s.splat_i32(0); T];
+    for t in 0..T {
+        sums[t] = s.acc_finish(acc[t]);
     }
     sums
 }
 
+/// Sums over the halves, that start at a value of each token and half, times the scales of the halves.
 #[inline(always)]
-fn both<S: Simd>(s: S, block: &Block, x: [&ActBlock; TOKENS]) -> Tile<S::I> {
-    let first = [x[0].start32[0], x[1].start32[0], x[2].start32[0], x[3].start32[0]];
-    let second = [x[0].start32[1], x[1].start32[1], x[2].start32[1], x[3].start32[1]];
-    by_halves(s, block, x, first, second)
-}
-
-#[inline(always)]
-fn both_unsigned<S: Simd>(s: S, block: &Block, x: [&ActBlock; TOKENS]) -> Tile<S::I> {
-    by_halves(s, block, x, [0; TOKENS], [0; TOKENS])
-}
-
-#[inline(always)]
-fn by_halves<S: Simd>(
+fn by_halves<S: Pair, const T: usize>(
     s: S,
     block: &Block,
-    x: [&ActBlock; TOKENS],
-    first: [i32; TOKENS],
-    second: [i32; TOKENS],
-) -> Tile<S::I> {
-    let mut acc = start(s, first);
-    half(s, block, x, 0, &mut acc);
-    let mut sums = [[s.splat_i32(0); GROUPS]; TOKENS];
-    for t in 0..TOKENS {
-        for g in 0..GROUPS {
-            sums[t][g] = s.acc_finish_scaled(acc[t][g], s.load_bytes(&block.halves[0][g]));
-        }
+    x: [&ActBlock; T],
+    start: [[i32; 2]; T],
+) -> [S::I; T] {
+    let mut acc = [s.acc_start(0); T];
+    for t in 0..T {
+        acc[t] = s.acc_start(start[t][0]);
     }
-    let mut acc = start(s, second);
+    half(s, block, x, 0, &mut acc);
+    let mut sums = [s.splat_i32(0); T];
+    for t in 0..T {
+        sums[t] = s.acc_finish_scaled(acc[t], s.load_bytes(&block.halves[0]));
+        acc[t] = s.acc_start(start[t][1]);
+    }
     half(s, block, x, 1, &mut acc);
-    for t in 0..TOKENS {
-        for g in 0..GROUPS {
-            let more = s.acc_finish_scaled(acc[t][g], s.load_bytes(&block.halves[1][g]));
-            sums[t][g] = s.add_i32(sums[t][g], more);
-        }
+    for t in 0..T {
+        let more = s.acc_finish_scaled(acc[t], s.load_bytes(&block.halves[1]));
+        sums[t] = s.add_i32(sums[t], more);
     }
     sums
 }
 
+/// Sums of products with signed weights.
 #[inline(always)]
-fn signed<S: Simd>(s: S, block: &Block, x: [&ActBlock; TOKENS]) -> Tile<S::I> {
-    let mut sums = [[s.splat_i32(0); GROUPS]; TOKENS];
-    for t in 0..TOKENS {
-        sums[t] = [s.signed_start(x[t].sum16); GROUPS];
+fn signed<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T]) -> [S::I; T] {
+    let mut sums = [s.splat_i32(0); T];
+    for t in 0..T {
+        sums[t] = s.signed_start(x[t].sum16);
     }
     for j in 0..BLOCK / 4 {
-        let w = [s.load_bytes(&block.weights[GROUPS * j]), s.load_bytes(&block.weights[GROUPS * j + 1])];
-        for t in 0..TOKENS {
-            for g in 0..GROUPS {
-                sums[t][g] = s.signed_step(sums[t][g], w[g], x[t].q[j]);
-            }
+        let w = s.load_bytes(&block.weights[j]);
+        for t in 0..T {
+            sums[t] = s.signed_step(sums[t], w, x[t].q[j]);
         }
     }
     sums

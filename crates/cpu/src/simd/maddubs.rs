@@ -1,7 +1,7 @@
 //! The integer products of AVX2: pairs of products added in 16-bit lanes, two lanes per row.
 
-use super::Kernel;
 use super::x86::{Avx2, Level, avx, pin};
+use super::{Kernel, Two};
 use std::arch::x86_64::{
     __m256i, _mm256_add_epi16, _mm256_add_epi32, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16,
     _mm256_set1_epi32, _mm256_setzero_si256, _mm256_sign_epi8,
@@ -12,6 +12,11 @@ use std::arch::x86_64::{
 pub struct MulAdd;
 
 impl Level for MulAdd {
+    type Pair = Two<Avx2>;
+    #[inline(always)]
+    fn pair(s: Avx2) -> Two<Avx2> {
+        Two(s)
+    }
     fn has_more() -> bool {
         true
     }

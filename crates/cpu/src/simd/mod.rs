@@ -28,16 +28,20 @@ mod maddubs;
 mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod pair;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+mod zmm;
 
 pub use isa::{Isa, ProductToken, TestedOn, Token, product_token, token};
 pub use math::{exp, exp_f32, exp_nonpositive, fold64, gelu, silu, sum_squares, tanh, tanh_f32};
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
+pub use pair::{Pair, Two};
 pub use scalar::Scalar;
 #[cfg(all(target_arch = "x86_64", debug_assertions))]
 pub use vnni::VnniModel;
@@ -45,6 +49,8 @@ pub use vnni::VnniModel;
 pub use vnni::{Avx512Vnni, AvxVnni};
 #[cfg(target_arch = "x86_64")]
 pub use x86::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub use zmm::Zmm;
 
 use std::fmt;
 
@@ -83,6 +89,11 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     type I: Copy;
     /// Running sums of `u8 * i8` products for 8 rows; see [`Simd::acc_start`].
     type Acc: Copy;
+    /// Two vectors at once.
+    type Pair: Pair;
+
+    /// The token for two vectors at once.
+    fn pair(self) -> Self::Pair;
 
     /// Runs a kernel compiled for this instruction set. Whatever it calls must be `#[inline(always)]`
     /// down to the methods of this trait.

@@ -3,7 +3,7 @@
 //! The codes of all formats are at most 127, so that `sdot`, which multiplies signed bytes, serves for both kinds of
 //! products; `usdot` of the i8mm extension would do no more.
 
-use super::{Kernel, Simd};
+use super::{Kernel, Simd, Two};
 use std::arch::aarch64::{
     float32x4_t, int16x8_t, int32x4_t, uint8x16_t, uint8x16x2_t, vabsq_f32, vadd_f32, vaddq_f32, vaddq_s32,
     vandq_u8, vbslq_f32, vbslq_s32, vceqq_u8, vcgtq_f32, vcltq_f32, vcombine_s8, vcombine_s16, vcvt_f16_f32,
@@ -70,7 +70,12 @@ impl Simd for Neon {
     type F = [float32x4_t; 2];
     type I = [uint8x16_t; 2];
     type Acc = [int32x4_t; 2];
+    type Pair = Two<Self>;
 
+    #[inline(always)]
+    fn pair(self) -> Two<Self> {
+        Two(self)
+    }
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[inline]

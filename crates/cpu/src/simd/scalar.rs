@@ -1,6 +1,6 @@
 //! The plain implementation: the definition that the others are tested against.
 
-use super::{Kernel, Simd};
+use super::{Kernel, Simd, Two};
 use half::f16;
 
 /// Token of the plain implementation.
@@ -88,7 +88,12 @@ impl Simd for Scalar {
     type F = F8;
     type I = I256;
     type Acc = I256;
+    type Pair = Two<Self>;
 
+    #[inline(always)]
+    fn pair(self) -> Two<Self> {
+        Two(self)
+    }
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run(self)

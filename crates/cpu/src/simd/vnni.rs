@@ -1,7 +1,8 @@
 //! The integer products of processors with `vpdpbusd`: four products of a row added at once, in one 32-bit lane.
 
-use super::Kernel;
 use super::x86::{Level, X86, avx, pin};
+use super::zmm::Zmm;
+use super::{Kernel, Pair, Two};
 use std::arch::x86_64::{
     __m256i, _mm256_dpbusd_avx_epi32, _mm256_dpbusd_epi32, _mm256_madd_epi16, _mm256_mullo_epi32,
     _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_srai_epi32, _mm256_xor_si256,
@@ -20,6 +21,10 @@ pub type Avx512Vnni = X86<Vnni<Evex>>;
 
 /// `vpdpbusd`.
 pub trait Dot: Copy + fmt::Debug + Send + Sync + 'static {
+    /// [`Level::Pair`].
+    type Pair: Pair;
+    /// [`Level::pair`].
+    fn pair(s: X86<Vnni<Self>>) -> Self::Pair;
     /// Whether the processor has it.
     fn has() -> bool;
     /// [`Level::run`].
@@ -29,6 +34,11 @@ pub trait Dot: Copy + fmt::Debug + Send + Sync + 'static {
 }
 
 impl<D: Dot> Level for Vnni<D> {
+    type Pair = D::Pair;
+    #[inline(always)]
+    fn pair(s: X86<Self>) -> D::Pair {
+        D::pair(s)
+    }
     fn has_more() -> bool {
         D::has()
     }
@@ -71,6 +81,11 @@ impl<D: Dot> Level for Vnni<D> {
 pub struct Vex;
 
 impl Dot for Vex {
+    type Pair = Two<AvxVnni>;
+    #[inline(always)]
+    fn pair(s: AvxVnni) -> Two<AvxVnni> {
+        Two(s)
+    }
     fn has() -> bool {
         is_x86_feature_detected!("avxvnni")
     }
@@ -94,6 +109,11 @@ impl Dot for Vex {
 pub struct Evex;
 
 impl Dot for Evex {
+    type Pair = Zmm;
+    #[inline(always)]
+    fn pair(s: Avx512Vnni) -> Zmm {
+        Zmm(s)
+    }
     fn has() -> bool {
         is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -122,8 +142,8 @@ pub use model::VnniModel;
 #[cfg(debug_assertions)]
 mod model {
     use super::{Dot, Vnni};
-    use crate::simd::Kernel;
     use crate::simd::x86::{X86, avx};
+    use crate::simd::{Kernel, Two};
     use std::arch::x86_64::{
         __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_madd_epi16, _mm256_set1_epi16, _mm256_slli_epi16,
         _mm256_srai_epi16, _mm256_srli_epi16,
@@ -137,6 +157,11 @@ mod model {
     pub struct Model;
 
     impl Dot for Model {
+        type Pair = Two<VnniModel>;
+        #[inline(always)]
+        fn pair(s: VnniModel) -> Two<VnniModel> {
+            Two(s)
+        }
         fn has() -> bool {
             true
         }
