@@ -1,6 +1,6 @@
 //! Every instruction set gives the bits of the scalar one, and `exp` is as accurate as promised.
 
-use minfer_cpu::simd::{self, Isa, Pair, Scalar, Simd};
+use minfer_cpu::simd::{self, Isa, Rows16, Scalar, Simd};
 use minfer_cpu::{dispatch, dispatch_products};
 
 /// Bits with every NaN alike.
@@ -134,7 +134,7 @@ fn ints<S: Simd>(s: S, a: &[u8; 32], b: &[u8; 32], q: i32) -> Vec<u8> {
 
 /// Results of every method for two vectors at once.
 #[inline(always)]
-fn pairs<S: Pair>(s: S, x: &[[f32; 8]; 6], bytes: &[[u8; 32]; 4], q: i32) -> Vec<u32> {
+fn pairs<S: Rows16>(s: S, x: &[[f32; 8]; 6], bytes: &[[u8; 32]; 4], q: i32) -> Vec<u32> {
     let [a, b, c] = [0, 2, 4].map(|i| s.load(&[x[i], x[i + 1]]));
     let (w, y) = (s.load_bytes(&[bytes[0], bytes[1]]), s.load_bytes(&[bytes[2], bytes[3]]));
     // The contract of the products: small weights.
@@ -174,14 +174,14 @@ fn compare(rounds: usize) {
         let q = i32::from_le_bytes(rng.bytes::<4>().map(|b| if b == 0x80 { 0x81 } else { b }));
         let y: [[f32; 8]; 6] = std::array::from_fn(|_| std::array::from_fn(|_| rng.float()));
         let c: [[u8; 32]; 4] = std::array::from_fn(|_| rng.bytes());
-        let pair = pairs(Scalar.pair(), &y, &c, q);
+        let pair = pairs(Scalar.rows16(), &y, &c, q);
         let want = (floats(Scalar, &x, &half), ints(Scalar, &a, &b, q));
         for isa in Isa::available() {
             let got =
                 dispatch_products!(isa, s => s.vectorize(|| (floats(s, &x, &half), ints(s, &a, &b, q))));
             assert_eq!(got.0, want.0, "{isa} {x:?}");
             assert_eq!(got.1, want.1, "{isa} {a:?} {b:?}");
-            let got = dispatch_products!(isa, s => s.vectorize(|| pairs(s.pair(), &y, &c, q)));
+            let got = dispatch_products!(isa, s => s.vectorize(|| pairs(s.rows16(), &y, &c, q)));
             assert_eq!(got, pair, "{isa} {y:?} {c:?} {q}");
         }
     }

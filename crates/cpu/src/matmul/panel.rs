@@ -13,7 +13,7 @@ use super::format::{BLOCK, Format, Minimum, Product};
 use super::planes::Planes;
 use super::run::Shared;
 use super::weight::GROUP;
-use crate::simd::{Kernel, Pair, Simd};
+use crate::simd::{Kernel, Rows16, Simd};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -189,7 +189,7 @@ impl<F: Format, const P: usize> Kernel for Strip<'_, '_, F, P> {
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let Range { start: mut token, end } = self.tokens;
-        if S::Pair::MANY {
+        if S::Rows16::MANY {
             while end - token > 4 {
                 self.tile::<S, 8>(s, token);
                 token = end.min(token + 8);
@@ -221,7 +221,7 @@ impl<F: Format, const P: usize> Strip<'_, '_, F, P> {
                 unsafe { job.take_tile(groups.clone(), job.rows.at(first + t).output, &mut sums[t]) };
             }
         }
-        tile::<S::Pair, F, P, T>(s.pair(), panel, rows, sums);
+        tile::<S::Rows16, F, P, T>(s.rows16(), panel, rows, sums);
         for t in 0..n {
             // SAFETY: as above.
             unsafe { job.put_tile(s, groups.clone(), job.rows.at(first + t).output, &sums[t], *last) };
@@ -231,7 +231,7 @@ impl<F: Format, const P: usize> Strip<'_, '_, F, P> {
 
 /// Adds the products of a panel and `T` tokens.
 #[inline(always)]
-fn tile<S: Pair, F: Format, const P: usize, const T: usize>(
+fn tile<S: Rows16, F: Format, const P: usize, const T: usize>(
     s: S,
     panel: &[Block],
     mut rows: [&[[ActBlock; P]]; T],
@@ -303,7 +303,7 @@ macro_rules! each {
 }
 /// The exact integer products of a block.
 #[inline(always)]
-fn products<S: Pair, F: Format, const T: usize>(s: S, block: &Block, x: [&ActBlock; T]) -> [S::I; T] {
+fn products<S: Rows16, F: Format, const T: usize>(s: S, block: &Block, x: [&ActBlock; T]) -> [S::I; T] {
     match F::PRODUCT {
         Product::Unsigned4 => whole(s, block, x, [0; T]),
         Product::Unsigned5 => {
@@ -331,7 +331,7 @@ fn products<S: Pair, F: Format, const T: usize>(s: S, block: &Block, x: [&ActBlo
 /// Adds the products of one group of 4 columns. Written out by its callers, because the compiler leaves a loop of
 /// this size as it is.
 #[inline(always)]
-fn step<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], j: usize, acc: &mut [S::Acc; T]) {
+fn step<S: Rows16, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], j: usize, acc: &mut [S::Acc; T]) {
     let w = s.load_bytes(&block.weights[j]);
     for t in 0..T {
         acc[t] = s.acc_step(acc[t], w, x[t].q[j]);
@@ -340,7 +340,13 @@ fn step<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], j: usiz
 
 /// Adds the products of one half of the columns.
 #[inline(always)]
-fn half<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], half: usize, acc: &mut [S::Acc; T]) {
+fn half<S: Rows16, const T: usize>(
+    s: S,
+    block: &Block,
+    x: [&ActBlock; T],
+    half: usize,
+    acc: &mut [S::Acc; T],
+) {
     step(s, block, x, 4 * half, acc);
     step(s, block, x, 4 * half + 1, acc);
     step(s, block, x, 4 * half + 2, acc);
@@ -349,7 +355,7 @@ fn half<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], half: u
 
 /// Sums over a whole block that start at a value of each token.
 #[inline(always)]
-fn whole<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], start: [i32; T]) -> [S::I; T] {
+fn whole<S: Rows16, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], start: [i32; T]) -> [S::I; T] {
     let mut acc = [s.acc_start(0); T];
     for t in 0..T {
         acc[t] = s.acc_start(start[t]);
@@ -365,7 +371,7 @@ fn whole<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T], start:
 
 /// Sums over the halves, that start at a value of each token and half, times the scales of the halves.
 #[inline(always)]
-fn by_halves<S: Pair, const T: usize>(
+fn by_halves<S: Rows16, const T: usize>(
     s: S,
     block: &Block,
     x: [&ActBlock; T],
@@ -379,6 +385,8 @@ fn by_halves<S: Pair, const T: usize>(
     let mut sums = [s.splat_i32(0); T];
     for t in 0..T {
         sums[t] = s.acc_finish_scaled(acc[t], s.load_bytes(&block.halves[0]));
+    }
+    for t in 0..T {
         acc[t] = s.acc_start(start[t][1]);
     }
     half(s, block, x, 1, &mut acc);
@@ -391,7 +399,7 @@ fn by_halves<S: Pair, const T: usize>(
 
 /// Sums of products with signed weights.
 #[inline(always)]
-fn signed<S: Pair, const T: usize>(s: S, block: &Block, x: [&ActBlock; T]) -> [S::I; T] {
+fn signed<S: Rows16, const T: usize>(s: S, block: &Block, x: [&ActBlock; T]) -> [S::I; T] {
     let mut sums = [s.splat_i32(0); T];
     for t in 0..T {
         sums[t] = s.signed_start(x[t].sum16);

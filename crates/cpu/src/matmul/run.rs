@@ -15,7 +15,7 @@ use super::weight::{GROUP, Groups, PackedWeight};
 use crate::ops::elementwise::{GeGlu, SwiGlu};
 use crate::ops::vector::{load_tail, store_tail, zip};
 use crate::pool::Pool;
-use crate::simd::{Isa, Kernel, Simd};
+use crate::simd::{Isa, Kernel, Rows16, Simd};
 use crate::team::Team;
 use crate::{dispatch, dispatch_products};
 use minfer_graph::{BackendError, Gating};
@@ -27,8 +27,8 @@ use std::ops::Range;
 const TOKEN_BLOCK: usize = 256 << 10;
 /// Most groups per work item with several tokens.
 const ITEM: usize = 8;
-/// From this many tokens on, weights are expanded into panels first.
-const MANY: usize = 16;
+/// From this many tokens on, weights are expanded into panels first: with tiles of 4 tokens, and of 8.
+const MANY: [usize; 2] = [16, 12];
 /// Streams with one token.
 const STREAMS: usize = 4;
 
@@ -496,7 +496,10 @@ fn item<S: Simd, K: Tiles>(s: S, tiles: &K, job: &Shared<'_>, groups: Range<usiz
         s.run(Strip::<K, 1, 1> { tiles, job, groups: [rest.start], token, count: rest.len(), down: true });
         return;
     }
-    if S::WIDE && tokens.len() >= MANY && tiles.many(s, job, groups.clone(), tokens.clone()) {
+    if S::WIDE
+        && tokens.len() >= MANY[usize::from(S::Rows16::MANY)]
+        && tiles.many(s, job, groups.clone(), tokens.clone())
+    {
         return;
     }
     let block = (TOKEN_BLOCK / tiles.token_bytes().max(1)).max(8).next_multiple_of(8);

@@ -12,9 +12,9 @@ use std::arch::x86_64::{
 pub struct MulAdd;
 
 impl Level for MulAdd {
-    type Pair = Two<Avx2>;
+    type Rows16 = Two<Avx2>;
     #[inline(always)]
-    fn pair(s: Avx2) -> Two<Avx2> {
+    fn rows16(s: Avx2) -> Two<Avx2> {
         Two(s)
     }
     fn has_more() -> bool {
@@ -43,7 +43,8 @@ impl Level for MulAdd {
     }
     #[inline(always)]
     fn acc_finish_scaled(_s: Avx2, acc: __m256i, scale: __m256i) -> __m256i {
-        avx!(_mm256_madd_epi16(acc, scale))
+        // Before the next sums begin: they need the register.
+        avx!(pin(_mm256_madd_epi16(acc, scale)))
     }
     #[inline(always)]
     fn signed_start(_s: Avx2, _total16: i32) -> __m256i {

@@ -28,7 +28,7 @@ mod maddubs;
 mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-mod pair;
+mod rows16;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
@@ -41,7 +41,7 @@ pub use isa::{Isa, ProductToken, TestedOn, Token, product_token, token};
 pub use math::{exp, exp_f32, exp_nonpositive, fold64, gelu, silu, sum_squares, tanh, tanh_f32};
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
-pub use pair::{Pair, Two};
+pub use rows16::{Rows16, Two};
 pub use scalar::Scalar;
 #[cfg(all(target_arch = "x86_64", debug_assertions))]
 pub use vnni::VnniModel;
@@ -90,10 +90,10 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     /// Running sums of `u8 * i8` products for 8 rows; see [`Simd::acc_start`].
     type Acc: Copy;
     /// Two vectors at once.
-    type Pair: Pair;
+    type Rows16: Rows16;
 
     /// The token for two vectors at once.
-    fn pair(self) -> Self::Pair;
+    fn rows16(self) -> Self::Rows16;
 
     /// Runs a kernel compiled for this instruction set. Whatever it calls must be `#[inline(always)]`
     /// down to the methods of this trait.

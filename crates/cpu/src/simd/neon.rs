@@ -70,10 +70,10 @@ impl Simd for Neon {
     type F = [float32x4_t; 2];
     type I = [uint8x16_t; 2];
     type Acc = [int32x4_t; 2];
-    type Pair = Two<Self>;
+    type Rows16 = Two<Self>;
 
     #[inline(always)]
-    fn pair(self) -> Two<Self> {
+    fn rows16(self) -> Two<Self> {
         Two(self)
     }
     #[inline(always)]

@@ -88,10 +88,10 @@ impl Simd for Scalar {
     type F = F8;
     type I = I256;
     type Acc = I256;
-    type Pair = Two<Self>;
+    type Rows16 = Two<Self>;
 
     #[inline(always)]
-    fn pair(self) -> Two<Self> {
+    fn rows16(self) -> Two<Self> {
         Two(self)
     }
     #[inline(always)]

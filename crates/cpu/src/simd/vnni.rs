@@ -2,7 +2,7 @@
 
 use super::x86::{Level, X86, avx, pin};
 use super::zmm::Zmm;
-use super::{Kernel, Pair, Two};
+use super::{Kernel, Rows16, Two};
 use std::arch::x86_64::{
     __m256i, _mm256_dpbusd_avx_epi32, _mm256_dpbusd_epi32, _mm256_madd_epi16, _mm256_mullo_epi32,
     _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_srai_epi32, _mm256_xor_si256,
@@ -21,10 +21,10 @@ pub type Avx512Vnni = X86<Vnni<Evex>>;
 
 /// `vpdpbusd`.
 pub trait Dot: Copy + fmt::Debug + Send + Sync + 'static {
-    /// [`Level::Pair`].
-    type Pair: Pair;
+    /// [`Level::Rows16`].
+    type Rows16: Rows16;
     /// [`Level::pair`].
-    fn pair(s: X86<Vnni<Self>>) -> Self::Pair;
+    fn rows16(s: X86<Vnni<Self>>) -> Self::Rows16;
     /// Whether the processor has it.
     fn has() -> bool;
     /// [`Level::run`].
@@ -34,10 +34,10 @@ pub trait Dot: Copy + fmt::Debug + Send + Sync + 'static {
 }
 
 impl<D: Dot> Level for Vnni<D> {
-    type Pair = D::Pair;
+    type Rows16 = D::Rows16;
     #[inline(always)]
-    fn pair(s: X86<Self>) -> D::Pair {
-        D::pair(s)
+    fn rows16(s: X86<Self>) -> D::Rows16 {
+        D::rows16(s)
     }
     fn has_more() -> bool {
         D::has()
@@ -81,9 +81,9 @@ impl<D: Dot> Level for Vnni<D> {
 pub struct Vex;
 
 impl Dot for Vex {
-    type Pair = Two<AvxVnni>;
+    type Rows16 = Two<AvxVnni>;
     #[inline(always)]
-    fn pair(s: AvxVnni) -> Two<AvxVnni> {
+    fn rows16(s: AvxVnni) -> Two<AvxVnni> {
         Two(s)
     }
     fn has() -> bool {
@@ -109,9 +109,9 @@ impl Dot for Vex {
 pub struct Evex;
 
 impl Dot for Evex {
-    type Pair = Zmm;
+    type Rows16 = Zmm;
     #[inline(always)]
-    fn pair(s: Avx512Vnni) -> Zmm {
+    fn rows16(s: Avx512Vnni) -> Zmm {
         Zmm(s)
     }
     fn has() -> bool {
@@ -157,9 +157,9 @@ mod model {
     pub struct Model;
 
     impl Dot for Model {
-        type Pair = Two<VnniModel>;
+        type Rows16 = Two<VnniModel>;
         #[inline(always)]
-        fn pair(s: VnniModel) -> Two<VnniModel> {
+        fn rows16(s: VnniModel) -> Two<VnniModel> {
             Two(s)
         }
         fn has() -> bool {

@@ -4,7 +4,7 @@
 //! with, and the integer products.
 
 use super::maddubs::MulAdd;
-use super::{Kernel, Pair, Simd};
+use super::{Kernel, Rows16, Simd};
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
     _mm_add_ps, _mm_add_ss, _mm_cvtsi32_si128, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64,
@@ -45,10 +45,10 @@ impl<L: Level> X86<L> {
 
 /// What levels differ in. The products are those of [`Simd`]; all keep their sums in a vector.
 pub trait Level: Copy + fmt::Debug + Send + Sync + 'static {
-    /// [`Simd::Pair`].
-    type Pair: Pair;
+    /// [`Simd::Rows16`].
+    type Rows16: Rows16;
     /// [`Simd::pair`].
-    fn pair(s: X86<Self>) -> Self::Pair;
+    fn rows16(s: X86<Self>) -> Self::Rows16;
     /// Whether the processor has what the level needs besides AVX2, FMA and F16C.
     fn has_more() -> bool;
     /// [`Simd::run`].
@@ -82,11 +82,11 @@ impl<L: Level> Simd for X86<L> {
     type F = __m256;
     type I = __m256i;
     type Acc = __m256i;
-    type Pair = L::Pair;
+    type Rows16 = L::Rows16;
 
     #[inline(always)]
-    fn pair(self) -> L::Pair {
-        L::pair(self)
+    fn rows16(self) -> L::Rows16 {
+        L::rows16(self)
     }
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {

@@ -1,7 +1,7 @@
 //! Pairs of vectors in the registers of AVX-512, of which there are 32.
 
 use super::Avx512Vnni;
-use super::pair::Pair;
+use super::rows16::Rows16;
 use super::x86::avx;
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_add_epi32, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
@@ -14,7 +14,7 @@ use std::arch::x86_64::{
 #[derive(Clone, Copy, Debug)]
 pub struct Zmm(pub Avx512Vnni);
 
-impl Pair for Zmm {
+impl Rows16 for Zmm {
     const MANY: bool = true;
     type F = __m512;
     type I = __m512i;

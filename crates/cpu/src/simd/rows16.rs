@@ -5,7 +5,7 @@ use super::Simd;
 /// Sixteen lanes: the two vectors of 8 rows that lie side by side in a panel. Every method does to both what the method
 /// of [`Simd`] with the same name does to one.
 #[allow(clippy::wrong_self_convention, reason = "as in `Simd`")]
-pub trait Pair: Copy {
+pub trait Rows16: Copy {
     /// Whether there are registers for the sums of 8 tokens, integers and floats, or for the integers of 4 only.
     const MANY: bool;
     /// Sixteen f32.
@@ -62,7 +62,7 @@ macro_rules! both {
     };
 }
 
-impl<S: Simd> Pair for Two<S> {
+impl<S: Simd> Rows16 for Two<S> {
     const MANY: bool = false;
     type F = [S::F; 2];
     type I = [S::I; 2];
