@@ -124,11 +124,13 @@ fn ints<S: Simd>(s: S, a: &[u8; 32], b: &[u8; 32], q: i32) -> Vec<u8> {
         s.to_bits(s.pow2(s.shr_i32::<25>(x))),
         s.to_bits(s.from_bits(x)),
     ];
+    let pairs: Vec<u8> = s.sum_pairs(x).as_flattened().iter().flat_map(|p| p.to_le_bytes()).collect();
     let rows = s.transpose_i32([x, y, lanes[2], lanes[3], low, v[1], v[2], v[3]]);
     let mut out = vec![0; 32 * (v.len() + rows.len())];
     for (v, out) in v.iter().chain(&rows).zip(out.chunks_exact_mut(32)) {
         s.store_bytes(*v, out);
     }
+    out.extend(pairs);
     out
 }
 
@@ -154,7 +156,7 @@ fn pairs<S: Rows16>(s: S, x: &[[f32; 8]; 6], bytes: &[[u8; 32]; 4], q: i32) -> V
         sum,
         s.dot_pairs(q, w),
     ];
-    let floats = [a, s.splat(x[0][0]), s.mul(a, b), s.fma(a, b, c)];
+    let floats = [a, s.splat(x[0][0]), s.add(a, b), s.mul(a, b), s.fma(a, b, c)];
     let mut out = Vec::new();
     for v in floats.into_iter().chain(ints.map(|v| s.from_i32(v))) {
         let mut lanes = [[0.0; 8]; 2];

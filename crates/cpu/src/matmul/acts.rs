@@ -260,9 +260,9 @@ pub fn levels<S: Simd>(s: S, mut x: [S::F; 4], d: f32) -> [S::F; 4] {
 #[inline(always)]
 fn block<S: Simd>(s: S, q: [S::F; 4], d: f32) -> ActBlock {
     let mut bytes = [0u8; BLOCK];
-    let q = [s.to_i32(q[0]), s.to_i32(q[1]), s.to_i32(q[2]), s.to_i32(q[3])];
-    s.store_bytes(s.pack_i8(q), &mut bytes);
-    let sums = [pair_sums(s, q[0], q[1]), pair_sums(s, q[2], q[3])];
+    let q = s.pack_i8([s.to_i32(q[0]), s.to_i32(q[1]), s.to_i32(q[2]), s.to_i32(q[3])]);
+    s.store_bytes(q, &mut bytes);
+    let sums = s.sum_pairs(q);
     let by_half = [sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]];
     let total = [sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]];
     let sum = total[0] + total[1];
@@ -280,18 +280,6 @@ fn block<S: Simd>(s: S, q: [S::F; 4], d: f32) -> ActBlock {
         d,
         s: d * sum as f32,
     }
-}
-
-/// Sum of the first and second two of each four of 16 values.
-#[inline(always)]
-fn pair_sums<S: Simd>(s: S, a: S::I, b: S::I) -> [i32; 2] {
-    let mut lanes = [0u8; 32];
-    s.store_bytes(s.add_i32(a, b), &mut lanes);
-    let mut sums = [0; 2];
-    for (i, lane) in lanes.as_chunks().0.iter().enumerate() {
-        sums[i / 2 % 2] += i32::from_le_bytes(*lane);
-    }
-    sums
 }
 
 /// `factor` times a pair of sums, as one word of two i16. At most 32 * 8 * 127 or 16 * 16 * 127: it fits.

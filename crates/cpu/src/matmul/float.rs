@@ -76,7 +76,7 @@ pub fn tile<S: Simd, F: Float, const G: usize, const T: usize>(
         for g in 0..G {
             let at = col * 8 * F::SIZE;
             if T < 8 && at.is_multiple_of(64) {
-                s.prefetch(groups[g], AHEAD + at);
+                s.prefetch(groups[g].as_ptr().wrapping_add(AHEAD + at));
             }
             let w = F::load(s, &groups[g][at..at + 8 * F::SIZE]);
             for t in 0..T {

@@ -40,7 +40,7 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
                 // Several streams fill the memory's queue without that, and would only compete with it.
                 if G == 1 {
                     for line in 0..(F::BYTES / F::SUBS).div_ceil(64) {
-                        s.prefetch(packed, AHEAD + planes + 64 * line);
+                        s.prefetch(packed.as_ptr().wrapping_add(AHEAD + planes + 64 * line));
                     }
                 }
                 let w = F::weights(s, F::Bits::unpack(s, &packed[planes..planes + F::Bits::BYTES]));

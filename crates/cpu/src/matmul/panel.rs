@@ -179,6 +179,7 @@ struct Strip<'a, 'j, F, const P: usize> {
     last: bool,
     tokens: Range<usize>,
     panel: &'a [Block],
+    /// Room for float sums.
     sums: &'a mut [Sums; TOKENS],
     format: PhantomData<F>,
 }
@@ -207,42 +208,43 @@ impl<F: Format, const P: usize> Strip<'_, '_, F, P> {
     #[inline(always)]
     fn tile<S: Simd, const T: usize>(&mut self, s: S, first: usize) {
         let Strip { acts, job, groups, chunk, last, tokens, panel, sums, format: _ } = self;
-        let Some(sums) = sums.first_chunk_mut::<T>() else { return };
+        let Some(space) = sums.first_chunk_mut::<T>() else { return };
         // Tokens that are not there repeat the last one and are not stored.
         let n = T.min(tokens.end - first);
         let mut rows: [&[[ActBlock; P]]; T] = [&[]; T];
+        let mut sums = [s.rows16().splat(0.0); T];
         for t in 0..T {
-            rows[t] = &acts.row::<P>(job.rows.at(first + t.min(n - 1)).input)[chunk.clone()];
-        }
-        *sums = [[[0.0; GROUP]; GROUPS]; T];
-        if chunk.start > 0 {
-            for t in 0..n {
+            let row = job.rows.at(first + t.min(n - 1));
+            rows[t] = &acts.row::<P>(row.input)[chunk.clone()];
+            if chunk.start > 0 {
                 // SAFETY: work items are disjoint ranges of groups and tokens, each run by one thread.
-                unsafe { job.take_tile(groups.clone(), job.rows.at(first + t).output, &mut sums[t]) };
+                sums[t] = unsafe { job.take_two(s, groups.clone(), row.output) };
+            } else {
+                job.ask(s, groups.clone(), row.output);
             }
         }
-        tile::<S::Rows16, F, P, T>(s.rows16(), panel, rows, sums);
+        let sums = tile::<S::Rows16, F, P, T>(s.rows16(), panel, rows, sums, space);
         for t in 0..n {
             // SAFETY: as above.
-            unsafe { job.put_tile(s, groups.clone(), job.rows.at(first + t).output, &sums[t], *last) };
+            unsafe { job.put_two(s, groups.clone(), job.rows.at(first + t).output, sums[t], *last) };
         }
     }
 }
 
-/// Adds the products of a panel and `T` tokens.
+/// Adds the products of a panel and `T` tokens to sums, which are held in `space` where registers are few.
 #[inline(always)]
 fn tile<S: Rows16, F: Format, const P: usize, const T: usize>(
     s: S,
     panel: &[Block],
     mut rows: [&[[ActBlock; P]]; T],
-    sums: &mut [Sums; T],
-) {
+    mut sums: [S::F; T],
+    space: &mut [Sums; T],
+) -> [S::F; T] {
     let n = panel.len();
-    let mut held = [s.splat(0.0); T];
     for t in 0..T {
         rows[t] = &rows[t][..n];
-        if S::MANY {
-            held[t] = s.load(&sums[t]);
+        if !S::MANY {
+            s.store(sums[t], &mut space[t]);
         }
     }
     for b in 0..n {
@@ -255,15 +257,15 @@ fn tile<S: Rows16, F: Format, const P: usize, const T: usize>(
             let products = products::<S, F, T>(s, block, x);
             for t in 0..T {
                 let scale = s.mul(s.load(&block.scale), s.splat(x[t].d));
-                let before = if S::MANY { held[t] } else { s.load(&sums[t]) };
+                let before = if S::MANY { sums[t] } else { s.load(&space[t]) };
                 let mut sum = s.fma(s.from_i32(products[t]), scale, before);
                 if F::MINIMUM == Minimum::Block && p + 1 == P {
                     sum = s.fma(s.load(&block.minimum), s.splat(rows[t][b][0].s), sum);
                 }
                 if S::MANY {
-                    held[t] = sum;
+                    sums[t] = sum;
                 } else {
-                    s.store(sum, &mut sums[t]);
+                    s.store(sum, &mut space[t]);
                 }
             }
         }
@@ -273,22 +275,23 @@ fn tile<S: Rows16, F: Format, const P: usize, const T: usize>(
                     let x = &rows[t][b][p];
                     let k = s.dot_pairs(x.halves, s.load_bytes(&block.minima));
                     let ms = s.mul(s.load(&block.minimum), s.splat(x.d));
-                    let before = if S::MANY { held[t] } else { s.load(&sums[t]) };
+                    let before = if S::MANY { sums[t] } else { s.load(&space[t]) };
                     let sum = s.fma(s.from_i32(k), ms, before);
                     if S::MANY {
-                        held[t] = sum;
+                        sums[t] = sum;
                     } else {
-                        s.store(sum, &mut sums[t]);
+                        s.store(sum, &mut space[t]);
                     }
                 }
             }
         }
     }
-    if S::MANY {
+    if !S::MANY {
         for t in 0..T {
-            s.store(held[t], &mut sums[t]);
+            sums[t] = s.load(&space[t]);
         }
     }
+    sums
 }
 
 /// A member of each token's block.

@@ -230,56 +230,82 @@ impl<'a> Shared<'a> {
         unsafe { self.out.range(row * n + g * GROUP..row * n + ((g + 1) * GROUP).min(n)) }
     }
 
-    /// Writes the outputs of up to `G` neighbouring groups of a row; bias and residual are added if they are final.
+    /// Writes the outputs of one or two neighbouring groups of a row; bias and residual are added if they are final.
     ///
     /// # Safety
     ///
     /// No other thread may work on the same groups.
     #[inline(always)]
-    pub unsafe fn put_tile<S: Simd, const G: usize>(
+    pub unsafe fn put_two<S: Simd>(
         &self,
         s: S,
         groups: Range<usize>,
         row: usize,
-        sums: &[[f32; GROUP]; G],
+        sums: <S::Rows16 as Rows16>::F,
         last: bool,
     ) {
-        let (at, n) = (groups.start * GROUP, self.n_out);
-        if groups.len() < G || groups.end * GROUP > n {
-            for (g, sum) in groups.zip(sums) {
+        let (two, at) = (s.rows16(), groups.start * GROUP);
+        let Some(out) = self.whole(groups.clone(), row) else {
+            let mut lanes = [[0.0; GROUP]; 2];
+            two.store(sums, &mut lanes);
+            for (g, sum) in groups.zip(&lanes) {
                 // SAFETY: the caller's promise.
                 unsafe { self.put(s, g, row, s.load(sum), last) };
             }
             return;
-        }
-        // SAFETY: the columns of these groups belong to the calling thread.
-        let out = unsafe { self.out.range(row * n + at..row * n + at + G * GROUP) };
-        let (out, _) = out.as_chunks_mut::<GROUP>();
-        out.copy_from_slice(sums);
+        };
+        let mut sums = sums;
         if let Some(bias) = self.bias.filter(|_| last) {
-            add_to(s, out, &bias[at..]);
+            sums = two.add(sums, two.load(two_groups(&bias[at..])));
         }
         if let Some(r) = self.residual(last) {
-            add_to(s, out, &r[row * n + at..]);
+            sums = two.add(sums, two.load(two_groups(&r[out.clone()])));
+        }
+        // SAFETY: the columns of these groups belong to the calling thread.
+        if let Some(out) = unsafe { self.out.range(out) }.as_chunks_mut().0.first_chunk_mut() {
+            two.store(sums, out);
         }
     }
 
-    /// Reads what [`Shared::put_tile`] wrote.
+    /// Reads what [`Shared::put_two`] wrote.
     ///
     /// # Safety
     ///
     /// No other thread may work on the same groups.
     #[inline(always)]
-    pub unsafe fn take_tile<const G: usize>(
+    pub unsafe fn take_two<S: Simd>(
         &self,
+        s: S,
         groups: Range<usize>,
         row: usize,
-        sums: &mut [[f32; GROUP]; G],
-    ) {
-        for (g, sum) in groups.zip(sums) {
+    ) -> <S::Rows16 as Rows16>::F {
+        if let Some(out) = self.whole(groups.clone(), row) {
+            // SAFETY: the caller's promise.
+            return s.rows16().load(two_groups(unsafe { self.out.range(out) }));
+        }
+        let mut lanes = [[0.0; GROUP]; 2];
+        for (g, lanes) in groups.zip(&mut lanes) {
             // SAFETY: the caller's promise.
             let out = unsafe { self.outputs(g, row) };
-            sum[..out.len()].copy_from_slice(out);
+            lanes[..out.len()].copy_from_slice(out);
+        }
+        s.rows16().load(&lanes)
+    }
+
+    /// Where in the output the groups of a row are, if they are two and whole.
+    #[inline(always)]
+    fn whole(&self, groups: Range<usize>, row: usize) -> Option<Range<usize>> {
+        let at = row * self.n_out + groups.start * GROUP;
+        (groups.len() == 2 && groups.end * GROUP <= self.n_out).then_some(at..at + 2 * GROUP)
+    }
+
+    /// Asks for the places of the first group's outputs and of what is added to them, some time before they are needed.
+    #[inline(always)]
+    pub fn ask<S: Simd>(&self, s: S, groups: Range<usize>, row: usize) {
+        let at = row * self.n_out + groups.start * GROUP;
+        s.prefetch(self.out.at(at));
+        if let Some(r) = self.residual(true) {
+            s.prefetch(r.as_ptr().wrapping_add(at));
         }
     }
 
@@ -311,12 +337,11 @@ fn load_up_to<S: Simd>(s: S, x: &[f32]) -> S::F {
     if x.len() == GROUP { s.load(x) } else { load_tail(s, x) }
 }
 
-/// Adds as many values as there are.
+/// The first two groups of eight.
 #[inline(always)]
-fn add_to<S: Simd>(s: S, out: &mut [[f32; GROUP]], x: &[f32]) {
-    for (out, x) in out.iter_mut().zip(x.as_chunks::<GROUP>().0) {
-        s.store(s.add(s.load(out), s.load(x)), out);
-    }
+fn two_groups(x: &[f32]) -> &[[f32; GROUP]; 2] {
+    let groups = x.as_chunks::<GROUP>().0;
+    groups.first_chunk().unwrap_or(&[[0.0; GROUP]; 2])
 }
 
 /// What computes a tile: a format with planes of activations, or plain numbers.

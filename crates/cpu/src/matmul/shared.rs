@@ -54,6 +54,12 @@ impl<'a, T> SharedMut<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
+    /// Where a value is, or would be.
+    #[inline(always)]
+    pub fn at(&self, index: usize) -> *const T {
+        self.start.wrapping_add(index)
+    }
+
     /// Number of values.
     pub fn len(&self) -> usize {
         self.len

@@ -296,7 +296,7 @@ impl Kernel for PackGroups<'_> {
                 for (i, packed) in group.chunks_exact_mut(F::BYTES).enumerate() {
                     // Eight short streams are more than the processor foresees, so the next group is asked for.
                     for line in 0..F::BYTES.div_ceil(64) {
-                        s.prefetch(data, GROUP * row_bytes + i * F::BYTES + 64 * line);
+                        s.prefetch(data.as_ptr().wrapping_add(GROUP * row_bytes + i * F::BYTES + 64 * line));
                     }
                     let mut blocks = [&zeros[..len]; GROUP];
                     for (r, block) in blocks.iter_mut().enumerate() {

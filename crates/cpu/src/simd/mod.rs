@@ -231,6 +231,8 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     fn load_i8_i32(self, x: &[u8]) -> Self::I;
     /// The first 8 signed bytes, each as two equal i16 lanes.
     fn load_i8_pairs(self, x: &[u8]) -> Self::I;
+    /// For each half of 32 signed bytes: the sum of the first two of each four, and that of the other two.
+    fn sum_pairs(self, a: Self::I) -> [[i32; 2]; 2];
     /// Four vectors of i32 lanes as 32 signed bytes in order; saturates.
     fn pack_i8(self, x: [Self::I; 4]) -> Self::I;
 
@@ -253,6 +255,6 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     fn signed_step(self, sum: Self::I, w: Self::I, x: i32) -> Self::I;
     /// For each row the sum of the products of two pairs of i16, i32 lanes: `a` with the row's pair in `b`.
     fn dot_pairs(self, a: i32, b: Self::I) -> Self::I;
-    /// Asks for the cache line of `x[index..]` some time before it is needed; any index is allowed.
-    fn prefetch(self, x: &[u8], index: usize);
+    /// Asks for the cache line of `at` some time before it is needed; any address is allowed.
+    fn prefetch<T>(self, at: *const T);
 }

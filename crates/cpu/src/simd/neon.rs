@@ -5,20 +5,20 @@
 
 use super::{Kernel, Simd, Two};
 use std::arch::aarch64::{
-    float32x4_t, int16x8_t, int32x4_t, uint8x16_t, uint8x16x2_t, vabsq_f32, vadd_f32, vaddq_f32, vaddq_s32,
-    vandq_u8, vbslq_f32, vbslq_s32, vceqq_u8, vcgtq_f32, vcltq_f32, vcombine_s8, vcombine_s16, vcvt_f16_f32,
-    vcvt_f32_f16, vcvtnq_s32_f32, vcvtq_f32_s32, vdivq_f32, vdupq_laneq_f32, vdupq_n_f32, vdupq_n_s16,
-    vdupq_n_s32, vdupq_n_u8, vextq_f32, vfmaq_f32, vget_high_f32, vget_high_s16, vget_high_u16,
-    vget_lane_f32, vget_low_f32, vget_low_s16, vget_low_u16, vgetq_lane_f32, vld1_u8, vld1_u16, vld1q_f32,
-    vld1q_u8, vmaxq_s32, vmaxvq_s32, vmovl_s8, vmovl_s16, vmovl_u8, vmovl_u16, vmull_s16, vmulq_f32,
-    vmulq_s32, vnegq_f32, vorrq_u8, vpaddq_s32, vqmovn_s16, vqmovn_s32, vqtbl1q_u8, vqtbl2q_u8,
-    vreinterpret_f16_u16, vreinterpret_s8_u8, vreinterpret_u16_f16, vreinterpretq_f32_u8,
-    vreinterpretq_f32_u32, vreinterpretq_s16_s32, vreinterpretq_s16_u8, vreinterpretq_s32_u8,
-    vreinterpretq_u8_f32, vreinterpretq_u8_s8, vreinterpretq_u8_s16, vreinterpretq_u8_s32,
-    vreinterpretq_u8_u16, vreinterpretq_u8_u32, vreinterpretq_u8_u64, vreinterpretq_u16_u8,
-    vreinterpretq_u32_u8, vreinterpretq_u64_u32, vrndnq_f32, vshlq_n_s32, vshlq_n_u16, vshlq_n_u32,
-    vshlq_u16, vshrq_n_s32, vshrq_n_u16, vst1_u16, vst1q_f32, vst1q_u8, vsubq_f32, vsubq_s32, vtrn1q_u32,
-    vtrn1q_u64, vtrn2q_u32, vtrn2q_u64, vzip1q_s16, vzip2q_s16,
+    float32x4_t, int16x8_t, int32x4_t, uint8x16_t, uint8x16x2_t, vabsq_f32, vadd_f32, vadd_s16, vaddq_f32,
+    vaddq_s32, vandq_u8, vbslq_f32, vbslq_s32, vceqq_u8, vcgtq_f32, vcltq_f32, vcombine_s8, vcombine_s16,
+    vcvt_f16_f32, vcvt_f32_f16, vcvtnq_s32_f32, vcvtq_f32_s32, vdivq_f32, vdupq_laneq_f32, vdupq_n_f32,
+    vdupq_n_s16, vdupq_n_s32, vdupq_n_u8, vext_s16, vextq_f32, vfmaq_f32, vget_high_f32, vget_high_s16,
+    vget_high_u16, vget_lane_f32, vget_lane_s16, vget_low_f32, vget_low_s16, vget_low_u16, vgetq_lane_f32,
+    vld1_u8, vld1_u16, vld1q_f32, vld1q_u8, vmaxq_s32, vmaxvq_s32, vmovl_s8, vmovl_s16, vmovl_u8, vmovl_u16,
+    vmull_s16, vmulq_f32, vmulq_s32, vnegq_f32, vorrq_u8, vpaddlq_s8, vpaddq_s32, vqmovn_s16, vqmovn_s32,
+    vqtbl1q_u8, vqtbl2q_u8, vreinterpret_f16_u16, vreinterpret_s8_u8, vreinterpret_u16_f16,
+    vreinterpretq_f32_u8, vreinterpretq_f32_u32, vreinterpretq_s8_u8, vreinterpretq_s16_s32,
+    vreinterpretq_s16_u8, vreinterpretq_s32_u8, vreinterpretq_u8_f32, vreinterpretq_u8_s8,
+    vreinterpretq_u8_s16, vreinterpretq_u8_s32, vreinterpretq_u8_u16, vreinterpretq_u8_u32,
+    vreinterpretq_u8_u64, vreinterpretq_u16_u8, vreinterpretq_u32_u8, vreinterpretq_u64_u32, vrndnq_f32,
+    vshlq_n_s32, vshlq_n_u16, vshlq_n_u32, vshlq_u16, vshrq_n_s32, vshrq_n_u16, vst1_u16, vst1q_f32,
+    vst1q_u8, vsubq_f32, vsubq_s32, vtrn1q_u32, vtrn1q_u64, vtrn2q_u32, vtrn2q_u64, vzip1q_s16, vzip2q_s16,
 };
 use std::arch::asm;
 
@@ -359,6 +359,10 @@ impl Simd for Neon {
         neon!([vreinterpretq_u8_s16(vzip1q_s16(x, x)), vreinterpretq_u8_s16(vzip2q_s16(x, x))])
     }
     #[inline(always)]
+    fn sum_pairs(self, a: [uint8x16_t; 2]) -> [[i32; 2]; 2] {
+        neon!([pair_sums(a[0]), pair_sums(a[1])])
+    }
+    #[inline(always)]
     fn pack_i8(self, x: [[uint8x16_t; 2]; 4]) -> [uint8x16_t; 2] {
         neon!([pack_two(x[0], x[1]), pack_two(x[2], x[3])])
     }
@@ -404,10 +408,9 @@ impl Simd for Neon {
         })
     }
     #[inline(always)]
-    fn prefetch(self, x: &[u8], index: usize) {
-        let p = x.as_ptr().wrapping_add(index);
+    fn prefetch<T>(self, at: *const T) {
         // SAFETY: a prefetch reads nothing that the program can see and faults on no address.
-        unsafe { asm!("prfm pldl1keep, [{0}]", in(reg) p, options(nostack, readonly, preserves_flags)) }
+        unsafe { asm!("prfm pldl1keep, [{0}]", in(reg) at, options(nostack, readonly, preserves_flags)) }
     }
 }
 
@@ -429,6 +432,16 @@ fn sdot(mut acc: int32x4_t, w: uint8x16_t, x: int32x4_t) -> int32x4_t {
             options(pure, nomem, nostack, preserves_flags));
     }
     acc
+}
+
+/// The sum of the first two of each four signed bytes, and that of the other two.
+#[inline]
+#[target_feature(enable = "neon")]
+fn pair_sums(x: uint8x16_t) -> [i32; 2] {
+    let x = vpaddlq_s8(vreinterpretq_s8_u8(x));
+    let x = vadd_s16(vget_low_s16(x), vget_high_s16(x));
+    let x = vadd_s16(x, vext_s16::<2>(x, x));
+    [i32::from(vget_lane_s16::<0>(x)), i32::from(vget_lane_s16::<1>(x))]
 }
 
 /// For each row the sum of the products of its two i16.

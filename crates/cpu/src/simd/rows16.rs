@@ -21,6 +21,8 @@ pub trait Rows16: Copy {
     fn load(self, x: &[[f32; 8]; 2]) -> Self::F;
     /// Writes two vectors of floats.
     fn store(self, v: Self::F, out: &mut [[f32; 8]; 2]);
+    /// `a + b`.
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b`.
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`, rounded once.
@@ -80,6 +82,10 @@ impl<S: Simd> Rows16 for Two<S> {
     fn store(self, v: Self::F, out: &mut [[f32; 8]; 2]) {
         self.0.store(v[0], &mut out[0]);
         self.0.store(v[1], &mut out[1]);
+    }
+    #[inline(always)]
+    fn add(self, a: Self::F, b: Self::F) -> Self::F {
+        both!(self.add(a, b;))
     }
     #[inline(always)]
     fn mul(self, a: Self::F, b: Self::F) -> Self::F {

@@ -299,6 +299,14 @@ impl Simd for Scalar {
         I256::from_i16s(std::array::from_fn(|i| i16::from(x[i / 2].cast_signed())))
     }
     #[inline(always)]
+    fn sum_pairs(self, a: I256) -> [[i32; 2]; 2] {
+        let mut sums = [[0; 2]; 2];
+        for (i, &byte) in a.0.iter().enumerate() {
+            sums[i / 16][i / 2 % 2] += i32::from(byte.cast_signed());
+        }
+        sums
+    }
+    #[inline(always)]
     fn pack_i8(self, x: [I256; 4]) -> I256 {
         let lanes = x.map(I256::i32s);
         I256(std::array::from_fn(|i| (lanes[i / 8][i % 8].clamp(-128, 127) as i8).cast_unsigned()))
@@ -343,5 +351,5 @@ impl Simd for Scalar {
         self.acc_finish_scaled(self.splat_i32(a), b)
     }
     #[inline(always)]
-    fn prefetch(self, _x: &[u8], _index: usize) {}
+    fn prefetch<T>(self, _at: *const T) {}
 }

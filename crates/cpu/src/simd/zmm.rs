@@ -4,10 +4,10 @@ use super::Avx512Vnni;
 use super::rows16::Rows16;
 use super::x86::avx;
 use std::arch::x86_64::{
-    __m512, __m512i, _mm512_add_epi32, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_mul_ps, _mm512_mullo_epi32,
-    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_srai_epi32, _mm512_storeu_ps,
-    _mm512_xor_si512,
+    __m512, __m512i, _mm512_add_epi32, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_mul_ps,
+    _mm512_mullo_epi32, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_srai_epi32,
+    _mm512_storeu_ps, _mm512_xor_si512,
 };
 
 /// Token of 512 bits, which exists where that of AVX-512 does. The arithmetic is that of [`Avx512Vnni`].
@@ -33,6 +33,10 @@ impl Rows16 for Zmm {
     fn store(self, v: __m512, out: &mut [[f32; 8]; 2]) {
         // SAFETY: as in `load`.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), v) }
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        avx!(_mm512_add_ps(a, b))
     }
     #[inline(always)]
     fn mul(self, a: __m512, b: __m512) -> __m512 {

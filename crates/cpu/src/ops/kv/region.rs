@@ -119,7 +119,7 @@ impl Ahead<'_> {
     pub fn step<S: Simd>(&mut self, s: S) {
         let (now, later) = self.bytes.split_at(self.step.min(self.bytes.len()));
         for at in (0..now.len()).step_by(CACHE_LINE) {
-            s.prefetch(now, at);
+            s.prefetch(now.as_ptr().wrapping_add(at));
         }
         self.bytes = later;
     }
