@@ -4,9 +4,9 @@
     scripts/spills.py PROGRAM            an optimised x86-64 program or object file
     scripts/spills.py --without-pin      builds the CPU backend without its pin, which must fail, and exits with 0 if it does
 
-A tile loop is an innermost loop with the products of 16 rows and 4 tokens over 32 columns: 64 of them. Its 8 sums, 2
-vectors of weights and the product fit the 16 registers, so no vector may go to the stack or come from there. Only
-where each half of the columns has a scale of its own, the 8 sums of the first half may wait there, once, for the second.
+A tile loop is an innermost loop with the products of 16 rows and 4 tokens over 32 columns, or of 8 tokens where one
+register holds 16 rows: 64 products. Its 8 sums, the weights and a product fit the registers, so no vector may go to the
+stack or come from there. Only where each half of the columns has a scale of its own, the 8 sums of the first half may wait there, once, for the second.
 """
 import os
 import re

@@ -22,7 +22,7 @@ pub enum Isa {
     Avx2,
     /// AVX2 and AVX-VNNI.
     AvxVnni,
-    /// AVX2 and AVX-512 with VNNI, in vectors of 256 bits.
+    /// AVX2 and AVX-512 with VNNI: vectors of 256 bits, and of 512 for panels.
     Avx512Vnni,
     /// NEON with the dot product of bytes.
     Neon,
