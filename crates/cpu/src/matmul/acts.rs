@@ -197,7 +197,14 @@ impl<'a> ActRows<'a> {
     /// The blocks of a row, all planes of a block together.
     #[inline(always)]
     pub(super) fn row<const P: usize>(self, row: usize) -> &'a [[ActBlock; P]] {
-        self.blocks[self.layout.place(row, 0..self.layout.cols)].as_chunks().0
+        self.part(row, 0..self.layout.cols / BLOCK)
+    }
+
+    /// Some blocks of a row.
+    #[inline(always)]
+    pub(super) fn part<const P: usize>(self, row: usize, blocks: Range<usize>) -> &'a [[ActBlock; P]] {
+        let start = row * self.layout.stride;
+        self.blocks[start + P * blocks.start..start + P * blocks.end].as_chunks().0
     }
 }
 

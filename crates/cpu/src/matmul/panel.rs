@@ -215,7 +215,7 @@ impl<F: Format, const P: usize> Strip<'_, '_, F, P> {
         let mut sums = [s.rows16().splat(0.0); T];
         for t in 0..T {
             let row = job.rows.at(first + t.min(n - 1));
-            rows[t] = &acts.row::<P>(row.input)[chunk.clone()];
+            rows[t] = acts.part::<P>(row.input, chunk.clone());
             if chunk.start > 0 {
                 // SAFETY: work items are disjoint ranges of groups and tokens, each run by one thread.
                 sums[t] = unsafe { job.take_two(s, groups.clone(), row.output) };
@@ -224,10 +224,8 @@ impl<F: Format, const P: usize> Strip<'_, '_, F, P> {
             }
         }
         let sums = tile::<S::Rows16, F, P, T>(s.rows16(), panel, rows, sums, space);
-        for t in 0..n {
-            // SAFETY: as above.
-            unsafe { job.put_two(s, groups.clone(), job.rows.at(first + t).output, sums[t], *last) };
-        }
+        // SAFETY: as above.
+        unsafe { job.put_two(s, groups.clone(), (first, n), sums, *last) };
     }
 }
 

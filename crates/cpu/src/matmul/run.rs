@@ -230,40 +230,48 @@ impl<'a> Shared<'a> {
         unsafe { self.out.range(row * n + g * GROUP..row * n + ((g + 1) * GROUP).min(n)) }
     }
 
-    /// Writes the outputs of one or two neighbouring groups of a row; bias and residual are added if they are final.
+    /// Writes the outputs of one or two neighbouring groups for `n` of the job's rows from `first` on; bias and residual are
+    /// added if they are final.
     ///
     /// # Safety
     ///
     /// No other thread may work on the same groups.
     #[inline(always)]
-    pub unsafe fn put_two<S: Simd>(
+    pub unsafe fn put_two<S: Simd, const T: usize>(
         &self,
         s: S,
         groups: Range<usize>,
-        row: usize,
-        sums: <S::Rows16 as Rows16>::F,
+        (first, n): (usize, usize),
+        sums: [<S::Rows16 as Rows16>::F; T],
         last: bool,
     ) {
-        let (two, at) = (s.rows16(), groups.start * GROUP);
-        let Some(out) = self.whole(groups.clone(), row) else {
-            let mut lanes = [[0.0; GROUP]; 2];
-            two.store(sums, &mut lanes);
-            for (g, sum) in groups.zip(&lanes) {
-                // SAFETY: the caller's promise.
-                unsafe { self.put(s, g, row, s.load(sum), last) };
+        let (two, bias) = (s.rows16(), self.bias.filter(|_| last));
+        let at = groups.start * GROUP;
+        if !self.are_two(&groups) {
+            for t in 0..n {
+                let mut lanes = [[0.0; GROUP]; 2];
+                two.store(sums[t], &mut lanes);
+                for (g, sum) in groups.clone().zip(&lanes) {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.put(s, g, self.rows.at(first + t).output, s.load(sum), last) };
+                }
             }
             return;
-        };
-        let mut sums = sums;
-        if let Some(bias) = self.bias.filter(|_| last) {
-            sums = two.add(sums, two.load(two_groups(&bias[at..])));
         }
-        if let Some(r) = self.residual(last) {
-            sums = two.add(sums, two.load(two_groups(&r[out.clone()])));
-        }
-        // SAFETY: the columns of these groups belong to the calling thread.
-        if let Some(out) = unsafe { self.out.range(out) }.as_chunks_mut().0.first_chunk_mut() {
-            two.store(sums, out);
+        for t in 0..n {
+            let at_row = self.rows.at(first + t).output * self.n_out + at;
+            let mut sum = sums[t];
+            if let Some(bias) = bias {
+                sum = two.add(sum, two.load(two_groups(&bias[at..])));
+            }
+            if let Some(r) = self.residual(last) {
+                sum = two.add(sum, two.load(two_groups(&r[at_row..])));
+            }
+            // SAFETY: the columns of these groups belong to the calling thread.
+            let out = unsafe { self.out.range(at_row..at_row + 2 * GROUP) };
+            if let Some(out) = out.as_chunks_mut().0.first_chunk_mut() {
+                two.store(sum, out);
+            }
         }
     }
 
@@ -279,9 +287,10 @@ impl<'a> Shared<'a> {
         groups: Range<usize>,
         row: usize,
     ) -> <S::Rows16 as Rows16>::F {
-        if let Some(out) = self.whole(groups.clone(), row) {
+        if self.are_two(&groups) {
+            let at = row * self.n_out + groups.start * GROUP;
             // SAFETY: the caller's promise.
-            return s.rows16().load(two_groups(unsafe { self.out.range(out) }));
+            return s.rows16().load(two_groups(unsafe { self.out.range(at..at + 2 * GROUP) }));
         }
         let mut lanes = [[0.0; GROUP]; 2];
         for (g, lanes) in groups.zip(&mut lanes) {
@@ -292,11 +301,10 @@ impl<'a> Shared<'a> {
         s.rows16().load(&lanes)
     }
 
-    /// Where in the output the groups of a row are, if they are two and whole.
+    /// Whether the groups are two and whole.
     #[inline(always)]
-    fn whole(&self, groups: Range<usize>, row: usize) -> Option<Range<usize>> {
-        let at = row * self.n_out + groups.start * GROUP;
-        (groups.len() == 2 && groups.end * GROUP <= self.n_out).then_some(at..at + 2 * GROUP)
+    fn are_two(&self, groups: &Range<usize>) -> bool {
+        groups.len() == 2 && groups.end * GROUP <= self.n_out
     }
 
     /// Asks for the places of the first group's outputs and of what is added to them, some time before they are needed.
