@@ -9,9 +9,8 @@ use crate::pool::Pool;
 use crate::simd::Isa;
 use minfer_graph::{
     Backend, BackendError, BackendTag, BufferId, BufferRules, BufferSlice, Capture, Graph, KvPair,
-    MemoryInfo, Node, NodeCall, NodeId, StepDims, Unsupported, WeightBytes, WeightSpec,
+    MemoryInfo, Node, NodeCall, NodeId, StepDims, Unsupported, WeightBytes, WeightSpec, room,
 };
-use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Steps of at most so many tokens are run by one team from their first node to their last: their nodes take microseconds.
@@ -158,10 +157,9 @@ impl Backend for CpuBackend {
     }
 
     fn execute_nodes(&mut self, calls: &[NodeCall<'_>]) -> Result<(), (usize, BackendError)> {
-        let failed = Mutex::new(None);
-        self.pool.team_on(calls.len(), |team, i| {
+        self.pool.try_team_on(calls.len(), |team, i| {
             let mut scratch = self.scratch[team.index()].lock().unwrap_or_else(PoisonError::into_inner);
-            let result = kernel(&calls[i].node.op).run(Ctx {
+            kernel(&calls[i].node.op).run(Ctx {
                 call: &calls[i],
                 buffers: &self.buffers,
                 weights: &self.weights,
@@ -169,17 +167,14 @@ impl Backend for CpuBackend {
                 pool: &self.pool,
                 isa: self.isa,
                 scratch: &mut scratch,
-            });
-            let Err(e) = result else { return ControlFlow::Continue(()) };
-            // All members see the same inputs and fail alike; should one fail alone, the others don't wait for it.
-            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((i, e));
-            ControlFlow::Break(())
-        });
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+            })
+        })
     }
 
     fn capture(&mut self, node: NodeId, src: BufferSlice) -> Result<(), BackendError> {
-        let bytes = self.buffers.read(src)?.to_vec();
+        let read = self.buffers.read(src)?;
+        let mut bytes = room::with_room(read.len())?;
+        bytes.extend_from_slice(read);
         self.captures.push(Capture { node, bytes });
         Ok(())
     }

@@ -175,6 +175,30 @@ impl Pool {
         });
     }
 
+    /// As [`Pool::team_on`], for work that may fail: an error ends it for all. Should one member fail alone, the others
+    /// don't wait for it.
+    ///
+    /// # Errors
+    ///
+    /// The first member's to fail, with its item.
+    ///
+    /// # Panics
+    ///
+    /// As [`Pool::team`].
+    pub fn try_team_on<E: Send>(
+        &self,
+        n: usize,
+        f: impl Fn(&Team<'_>, usize) -> Result<(), E> + Sync,
+    ) -> Result<(), (usize, E)> {
+        let failed = Mutex::new(None);
+        self.team_on(n, |team, item| {
+            let Err(e) = f(team, item) else { return ControlFlow::Continue(()) };
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((item, e));
+            ControlFlow::Break(())
+        });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
     /// Runs a job; the caller holds `turn`.
     fn dispatch(&self, _turn: &MutexGuard<'_, ()>, job: &(dyn Fn(usize) + Sync)) {
         // SAFETY: only the lifetime changes. This does not return or unwind before the job is closed and nobody is

@@ -245,6 +245,26 @@ impl Team<'_> {
         self.meet();
         copy
     }
+
+    /// As [`Team::share`], for what member 0 may fail to make: then it leaves with the error, and the others with it.
+    ///
+    /// # Errors
+    ///
+    /// That of `make`, on member 0.
+    ///
+    /// # Safety
+    ///
+    /// As [`Team::share`].
+    pub unsafe fn try_share<T: Copy + Send, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let mut failed = None;
+        // SAFETY: the caller's promise.
+        let shared = unsafe { self.share(|| make().map_err(|e| failed = Some(e)).ok()) };
+        match (shared, failed) {
+            (Some(value), _) => Ok(value),
+            (None, Some(e)) => Err(e),
+            (None, None) => std::panic::resume_unwind(Box::new(Broken)),
+        }
+    }
 }
 
 /// Spins until `done`, at most for `limit`; whether it was.

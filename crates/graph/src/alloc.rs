@@ -7,6 +7,7 @@ use crate::graph::{Graph, Node, NodeId};
 use crate::kv::{KvRegion, KvStorage};
 use crate::memory::{Location, node_bytes};
 use crate::plan::Plan;
+use crate::room::resize;
 use crate::shape::{DType, StepDims};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -296,7 +297,8 @@ impl GraphAllocator {
                     backends.get_mut(dst)?.write_host(to, &filled[..len]).map_err(|e| e.on(dst))?
                 }
                 None => {
-                    let mut bytes = vec![0; len];
+                    let mut bytes = Vec::new();
+                    resize(&mut bytes, len, 0).map_err(|e| e.on(BackendTag::CPU))?;
                     let from = BufferSlice { len, ..slice };
                     backends.get_mut(src)?.read_host(from, &mut bytes).map_err(|e| e.on(src))?;
                     backends.get_mut(dst)?.write_host(to, &bytes).map_err(|e| e.on(dst))?;

@@ -27,6 +27,7 @@ mod observe;
 mod op;
 mod plan;
 mod progress;
+pub mod room;
 mod schedule;
 mod scheduler;
 mod shape;

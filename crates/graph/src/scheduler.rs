@@ -13,6 +13,7 @@ use crate::memory::node_bytes;
 use crate::observe::{NodeObserver, NodeRun};
 use crate::plan::Plan;
 use crate::progress::Progress;
+use crate::room::resize;
 use crate::schedule::Action;
 use crate::shape::{DType, StepDims};
 use crate::split::{Split, split_graph};
@@ -436,7 +437,8 @@ impl Run<'_, '_> {
             Some(filled) => filled.to_vec(),
             None => {
                 self.sync(tag)?;
-                let mut bytes = vec![0; len];
+                let mut bytes = Vec::new();
+                resize(&mut bytes, len, 0).map_err(|e| e.on(BackendTag::CPU))?;
                 let src = BufferSlice { len, ..buffer };
                 self.backends.get_mut(tag)?.read_host(src, &mut bytes).map_err(|e| e.on(tag))?;
                 bytes

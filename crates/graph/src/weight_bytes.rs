@@ -1,6 +1,7 @@
 //! Where a backend gets a weight's bytes from.
 
 use crate::error::BackendError;
+use crate::room::with_room;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,8 +38,7 @@ pub trait WeightBytes: Sync {
     /// As [`WeightBytes::read`], or [`BackendError::OutOfMemory`].
     fn to_vec(&self) -> Result<Vec<u8>, BackendError> {
         let len = self.len();
-        let mut list = Vec::new();
-        list.try_reserve_exact(len).map_err(|_| BackendError::OutOfMemory(len))?;
+        let mut list = with_room(len)?;
         list.resize(len, 0);
         self.read(0, &mut list)?;
         Ok(list)

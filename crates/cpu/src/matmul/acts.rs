@@ -5,7 +5,7 @@ use crate::dispatch;
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Simd};
 use crate::team::Team;
-use minfer_graph::{ActPrecision, BackendError};
+use minfer_graph::{ActPrecision, BackendError, room};
 use std::ops::Range;
 
 /// Values of a row that are quantised at a time; whole blocks.
@@ -57,7 +57,8 @@ impl Activations {
     ///
     /// # Errors
     ///
-    /// [`BackendError::BadBuffer`] if `cols` is no multiple of 32 or `x` has another length than `rows * cols`.
+    /// [`BackendError::BadBuffer`] if `cols` is no multiple of 32 or `x` has another length than `rows * cols`;
+    /// [`BackendError::OutOfMemory`].
     pub fn quantize(
         &mut self,
         isa: Isa,
@@ -68,7 +69,7 @@ impl Activations {
         precision: ActPrecision,
     ) -> Result<(), BackendError> {
         let layout = Layout::new(x, rows, cols, precision)?;
-        let blocks = self.make_room(layout);
+        let blocks = self.make_room(layout)?;
         pool.team(|team| layout.fill(isa, team, x, blocks));
         Ok(())
     }
@@ -90,12 +91,12 @@ impl Activations {
     ) -> Result<ActRows<'s>, BackendError> {
         let layout = Layout::new(x, rows, cols, precision)?;
         if x.len() < ALONE {
-            let blocks = self.make_room(layout);
+            let blocks = self.make_room(layout)?;
             (0..rows).for_each(|row| layout.fill_part(isa, x, row, 0..cols, blocks));
             return Ok(self.rows());
         }
         // SAFETY: all members quantise the same rows.
-        let blocks = unsafe { team.share(|| self.make_room(layout)) };
+        let blocks = unsafe { team.try_share(|| self.make_room(layout)) }?;
         layout.fill(isa, team, x, blocks);
         // SAFETY: all members have met since the last write.
         Ok(ActRows { layout, blocks: unsafe { blocks.read() } })
@@ -106,12 +107,10 @@ impl Activations {
         ActRows { layout: self.layout, blocks: &self.blocks[..self.layout.len()] }
     }
 
-    fn make_room(&mut self, layout: Layout) -> SharedMut<'_, ActBlock> {
+    fn make_room(&mut self, layout: Layout) -> Result<SharedMut<'_, ActBlock>, BackendError> {
+        room::grow(&mut self.blocks, layout.len(), ActBlock::default())?;
         self.layout = layout;
-        if self.blocks.len() < layout.len() {
-            self.blocks.resize(layout.len(), ActBlock::default());
-        }
-        SharedMut::new(&mut self.blocks[..layout.len()])
+        Ok(SharedMut::new(&mut self.blocks[..layout.len()]))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Rows16, Simd};
 use crate::team::Team;
 use crate::{dispatch, dispatch_products};
-use minfer_graph::{BackendError, Gating};
+use minfer_graph::{BackendError, Gating, room};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -55,8 +55,7 @@ pub fn matmul(
 /// [`BackendError::BadBuffer`] where lengths don't fit, or a quantised weight finds no quantised input.
 pub fn matmul_many(isa: Isa, pool: &Pool, input: &Input<'_>, jobs: &[Job<'_>]) -> Result<(), BackendError> {
     let jobs = check_all(input, jobs)?;
-    pool.team(|team| run_all(isa, team, input, &jobs));
-    Ok(())
+    pool.try_team_on(1, |team, _| run_all(isa, team, input, &jobs)).map_err(|(_, e)| e)
 }
 
 /// [`matmul_many`] by the members of a team.
@@ -70,8 +69,7 @@ pub(crate) fn matmul_together(
     input: &Input<'_>,
     jobs: &[Job<'_>],
 ) -> Result<(), BackendError> {
-    run_all(isa, team, input, &check_all(input, jobs)?);
-    Ok(())
+    run_all(isa, team, input, &check_all(input, jobs)?)
 }
 
 fn check_all<'a>(input: &Input<'_>, jobs: &[Job<'a>]) -> Result<Vec<Shared<'a>>, BackendError> {
@@ -114,17 +112,21 @@ pub(crate) fn matmul_experts(
         let held = weight.groups();
         jobs.push(Shared { weight, held, first, n_out, bias: e.bias, rows, out, then: Then::Keep });
     }
-    run_all(isa, team, input, &jobs);
-    Ok(())
+    run_all(isa, team, input, &jobs)
 }
 
 /// Hands out the groups of all jobs.
-fn run_all(isa: Isa, team: &Team<'_>, input: &Input<'_>, jobs: &[Shared<'_>]) {
+fn run_all(isa: Isa, team: &Team<'_>, input: &Input<'_>, jobs: &[Shared<'_>]) -> Result<(), BackendError> {
     let groups: usize = jobs.iter().map(Shared::groups).sum();
     let rows = jobs.iter().map(|j| j.rows.len()).max().unwrap_or(0);
     if rows == 0 || groups == 0 {
-        return;
+        return Ok(());
     }
+    let chunk = match rows {
+        1 => groups.div_ceil(team.threads()),
+        _ => groups.div_ceil(8 * team.threads()).next_multiple_of(panel::GROUPS).min(ITEM),
+    };
+    jobs.iter().try_for_each(|job| reserve(job, chunk))?;
     let parts = |range: Range<usize>| {
         let mut first = 0;
         for job in jobs {
@@ -137,10 +139,28 @@ fn run_all(isa: Isa, team: &Team<'_>, input: &Input<'_>, jobs: &[Shared<'_>]) {
         }
     };
     if rows == 1 {
-        return team.shares(groups, 1, parts);
+        team.shares(groups, 1, parts);
+    } else {
+        team.chunks(groups, chunk, parts);
     }
-    let chunk = groups.div_ceil(8 * team.threads()).next_multiple_of(panel::GROUPS).min(ITEM);
-    team.chunks(groups, chunk, parts);
+    Ok(())
+}
+
+/// Takes this thread's memory for up to so many groups of a job at a time: where there is too little, it shows before
+/// anything is computed.
+fn reserve(job: &Shared<'_>, groups: usize) -> Result<(), BackendError> {
+    let mut weights = [Some((job.weight, job.held)), None];
+    let groups = groups.min(job.groups());
+    if let Then::Gate(_, up) = job.then {
+        UP.with_borrow_mut(|scratch| room::grow(scratch, job.rows.len() * groups * GROUP, 0.0))?;
+        weights[1] = Some((up.weight, up.weight.groups()));
+    }
+    for (weight, held) in weights.into_iter().flatten() {
+        if held.is_none() {
+            PACKED.with_borrow_mut(|buffer| room::reserve(buffer, weight.piece_bytes(groups)))?;
+        }
+    }
+    Ok(())
 }
 
 /// Which rows a job multiplies.
@@ -446,13 +466,11 @@ fn gate(
     gating: Gating,
     up: Up<'_>,
     groups: Range<usize>,
-    scratch: &mut Vec<f32>,
+    scratch: &mut [f32],
 ) {
     let columns = groups.start * GROUP..(groups.end * GROUP).min(job.n_out);
     let (n, rows) = (columns.len(), job.rows.len());
-    if scratch.len() < rows * n {
-        scratch.resize(rows * n, 0.0);
-    }
+    // `reserve` made it long enough.
     let scratch = &mut scratch[..rows * n];
     let second = Shared {
         weight: up.weight,

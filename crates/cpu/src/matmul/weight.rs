@@ -12,7 +12,7 @@ use crate::dispatch;
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Simd};
 use minfer_gguf::TensorType;
-use minfer_graph::{BackendError, SharedBytes, WeightBytes, WeightSpec};
+use minfer_graph::{BackendError, SharedBytes, WeightBytes, WeightSpec, room};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -128,6 +128,11 @@ impl PackedWeight {
     /// How many groups to pack at a time, an even number.
     pub(super) fn groups_per_piece(&self) -> usize {
         (PIECE / 2 / self.group_bytes.max(1)).next_multiple_of(2).max(2)
+    }
+
+    /// Bytes of up to so many groups that are packed at a time.
+    pub(super) fn piece_bytes(&self, groups: usize) -> usize {
+        self.groups_per_piece().min(groups).saturating_mul(self.group_bytes)
     }
 
     /// Packs groups of a weight that is as in the file into a buffer.
@@ -267,9 +272,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Reads a range of a weight's bytes into a list.
 fn read_piece(data: &dyn WeightBytes, range: Range<usize>, piece: &mut Vec<u8>) -> Result<(), BackendError> {
-    let more = range.len().saturating_sub(piece.len());
-    piece.try_reserve_exact(more).map_err(|_| BackendError::OutOfMemory(range.len()))?;
-    piece.resize(range.len(), 0);
+    room::resize(piece, range.len(), 0)?;
     data.read(range.start, piece)
 }
 

@@ -6,7 +6,7 @@ use crate::buffers::typed;
 use crate::dispatch;
 use crate::matmul::{ExpertJob, ExpertRows, GROUP, Input, Pair, matmul_experts};
 use crate::simd::{Simd, exp_f32};
-use minfer_graph::{BackendError, ExpertMatMul, Graph, Node, Unsupported};
+use minfer_graph::{BackendError, ExpertMatMul, Graph, Node, Unsupported, room};
 use std::cmp::Ordering;
 
 /// Indices of each row's largest values, best first.
@@ -106,7 +106,8 @@ impl Kernel for ExpertMatMul {
         let shared = x_cols == weight.cols();
         let rows = by_expert(experts, self.n_expert, |i| if shared { i / n_used } else { i });
 
-        let mut biases = vec![0.0; if bias.is_some() { self.n_expert * n_out } else { 0 }];
+        let mut biases = Vec::new();
+        room::resize(&mut biases, if bias.is_some() { self.n_expert * n_out } else { 0 }, 0.0)?;
         if let Some(bias) = bias {
             for (e, out) in biases.chunks_exact_mut(n_out).enumerate().filter(|(e, _)| !rows[*e].is_empty()) {
                 bias.row(e, out)?;

@@ -7,7 +7,7 @@ use super::rope::rope_factors;
 use super::{Ctx, Kernel, Scratch, kv};
 use crate::buffers::typed;
 use crate::matmul::{Job, SharedMut};
-use minfer_graph::{BackendError, Graph, QkvRopeStore, Unsupported, WeightId};
+use minfer_graph::{BackendError, Graph, QkvRopeStore, Unsupported, WeightId, room};
 
 impl Kernel for QkvRopeStore {
     fn check(&self, graph: &Graph) -> Result<(), Unsupported> {
@@ -32,20 +32,20 @@ impl Kernel for QkvRopeStore {
         let Scratch { kv_rows, activations, rope, .. } = ctx.scratch;
         // SAFETY: all members run this node.
         let [k, v] = unsafe {
-            ctx.team.share(|| {
+            ctx.team.try_share(|| {
                 let [k, v] = kv_rows;
-                k.resize(rows.len() * k_cols, 0.0);
-                v.resize(rows.len() * v_cols, 0.0);
-                [SharedMut::new(k), SharedMut::new(v)]
+                room::resize(k, rows.len() * k_cols, 0.0)?;
+                room::resize(v, rows.len() * v_cols, 0.0)?;
+                Ok([SharedMut::new(k), SharedMut::new(v)])
             })
-        };
+        }?;
         let job = |weight, bias: Option<WeightId>, out| -> Result<Job<'_>, BackendError> {
             let bias = bias.map(|b| ctx.weights.vector(graph, b)).transpose()?;
             Ok(Job::new(ctx.weights.matrix(graph, weight, ctx.pool)?, bias, out))
         };
         let jobs = [job(self.wq, self.bq, q)?, job(self.wk, self.bk, k)?, job(self.wv, self.bv, v)?];
         project(ctx.isa, ctx.team, activations, x, rows.len(), self.act, &jobs)?;
-        let table = rope.table(&self.rope, factors, typed(positions)?);
+        let table = rope.table(&self.rope, factors, typed(positions)?)?;
         let rotate = |row: usize, x: &mut [f32]| table.rotate_row(ctx.isa, &self.rope, row, x);
         for_each_row(ctx.team, q, ctx.call.node.shape.cols, rotate);
         for_each_row(ctx.team, k, k_cols, rotate);

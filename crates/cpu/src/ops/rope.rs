@@ -7,6 +7,7 @@ use super::{Ctx, Kernel};
 use crate::buffers::typed;
 use crate::dispatch;
 use crate::simd::{self, Isa, Simd};
+use minfer_graph::room::with_room;
 use minfer_graph::{BackendError, Rope, RopeStyle, WeightId};
 
 /// Tables kept at a time: models have one or two sets of parameters (full and sliding layers).
@@ -37,7 +38,12 @@ pub struct RopeCache {
 
 impl RopeCache {
     /// The table of a batch's positions.
-    pub fn table(&mut self, rope: &Rope, factors: Option<&[f32]>, positions: &[i32]) -> &RopeTable {
+    pub fn table(
+        &mut self,
+        rope: &Rope,
+        factors: Option<&[f32]>,
+        positions: &[i32],
+    ) -> Result<&RopeTable, BackendError> {
         let fits = |k: &Key| {
             k.rope == Rope { factors: None, ..*rope }
                 && k.positions == positions
@@ -54,21 +60,22 @@ impl RopeCache {
                 if last == MAX_TABLES {
                     self.tables.remove(0);
                 }
-                self.tables.push(RopeTable::new(rope, factors, positions));
+                let table = RopeTable::new(rope, factors, positions)?;
+                self.tables.push(table);
             }
         }
-        &self.tables[self.tables.len() - 1]
+        Ok(&self.tables[self.tables.len() - 1])
     }
 }
 
 impl RopeTable {
-    fn new(rope: &Rope, factors: Option<&[f32]>, positions: &[i32]) -> RopeTable {
+    fn new(rope: &Rope, factors: Option<&[f32]>, positions: &[i32]) -> Result<RopeTable, BackendError> {
         let half = rope.n_rot / 2;
         let frequency = |i: usize| rope.frequency(i, factors.map_or(1.0, |f| f[i]));
         let magnitude = f64::from(rope.magnitude);
         let frequencies: Vec<f64> = (0..half).map(frequency).collect();
-        let mut cos = Vec::with_capacity(positions.len() * half);
-        let mut sin = Vec::with_capacity(positions.len() * half);
+        let mut cos = with_room(positions.len() * half)?;
+        let mut sin = with_room(positions.len() * half)?;
         for &position in positions {
             for f in &frequencies {
                 let (s, c) = (f64::from(position) * f).sin_cos();
@@ -81,7 +88,7 @@ impl RopeTable {
             factors: factors.map(|f| f.iter().map(|f| f.to_bits()).collect()),
             positions: positions.to_vec(),
         };
-        RopeTable { key, cos, sin }
+        Ok(RopeTable { key, cos, sin })
     }
 
     /// Rotates all heads of one row of the batch.
@@ -138,7 +145,7 @@ impl Kernel for Rope {
         let aliased = ctx.in_place(0);
         let ([x, positions], [out]) = ctx.views([ctx.beside(0)?, ctx.input(1)?], [ctx.output()?])?;
         let x: &[f32] = typed(x)?;
-        let table = ctx.scratch.rope.table(self, factors, typed(positions)?);
+        let table = ctx.scratch.rope.table(self, factors, typed(positions)?)?;
         let isa = ctx.isa;
         for_each_row(ctx.team, out.cast()?, cols, |row, out| {
             if !aliased {

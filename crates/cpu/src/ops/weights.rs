@@ -3,6 +3,7 @@
 use crate::matmul::{Arena, PackedWeight};
 use crate::pool::Pool;
 use minfer_gguf::decode_row;
+use minfer_graph::room::with_room;
 use minfer_graph::{BackendError, Graph, Unsupported, WeightBytes, WeightId, WeightSpec};
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -89,14 +90,6 @@ impl Weights {
             },
         }
     }
-}
-
-/// An empty list with room for `len` values.
-fn with_room<T>(len: usize) -> Result<Vec<T>, BackendError> {
-    let mut list = Vec::new();
-    let bytes = len.saturating_mul(size_of::<T>());
-    list.try_reserve_exact(len).map_err(|_| BackendError::OutOfMemory(bytes))?;
-    Ok(list)
 }
 
 /// Whether the matmul can pack a weight.

@@ -12,8 +12,8 @@ use crate::kv_cache::{KvCache, SeqId};
 use crate::model::Model;
 use crate::plans::stage_plan;
 use minfer_graph::{
-    BackendScheduler, Counters, Graph, GraphAllocator, InputKind, KvStorage, NodeId, NodeObserver, NodeRun,
-    PAGE, Plan, SchedulerOptions, Step, StepDims, trace_plan,
+    BackendScheduler, BackendTag, Counters, Graph, GraphAllocator, InputKind, KvStorage, NodeId,
+    NodeObserver, NodeRun, PAGE, Plan, SchedulerOptions, Step, StepDims, room, trace_plan,
 };
 use minfer_models::Stage;
 use options::{HEAD_SLICE, max_outputs};
@@ -431,7 +431,7 @@ impl Session {
         }
         let c = self.compiled.get_mut(&Stage::Full).ok_or_else(missing_plan)?;
         let start = self.logits.values.len();
-        self.logits.values.resize(start + n * self.logits.n_vocab, 0.0);
+        host_room(&mut self.logits.values, start + n * self.logits.n_vocab)?;
         let out = &mut self.logits.values[start..];
         c.alloc.read_f32(&c.plan, &mut *self.model.backends()?, c.result, 0..n, out)?;
         self.logits.rows.extend(&self.data.origins);
@@ -448,7 +448,7 @@ impl Session {
         self.compile(Stage::Head)?;
         let (n, n_embd) = (self.data.origins.len(), self.model.spec().n_embd);
         let mut backends = self.model.backends()?;
-        self.hidden.resize(n * n_embd, 0.0);
+        host_room(&mut self.hidden, n * n_embd)?;
         let body = self.compiled.get_mut(&Stage::Body).ok_or_else(missing_plan)?;
         body.alloc.read_f32(&body.plan, &mut backends, body.result, 0..n, &mut self.hidden)?;
         let head = self.compiled.get_mut(&Stage::Head).ok_or_else(missing_plan)?;
@@ -462,7 +462,7 @@ impl Session {
             let step = Step { cancel: control.cancel, ..Step::new(dims) };
             let done = self.scheduler.execute(&head.plan, &mut head.alloc, &mut backends, step);
             done.map_err(|e| Error::in_step(e, self.scheduler.progress(), &head.plan))?;
-            self.logits.values.resize(rows * n_vocab, 0.0);
+            host_room(&mut self.logits.values, rows * n_vocab)?;
             let out = &mut self.logits.values;
             head.alloc.read_f32(&head.plan, &mut backends, head.result, 0..rows, out)?;
             for logits in self.logits.values.chunks(n_vocab) {
@@ -501,6 +501,11 @@ impl Drop for Session {
             self.kv.storage.free(&mut backends);
         }
     }
+}
+
+/// Makes a list of the host's `len` long.
+fn host_room(list: &mut Vec<f32>, len: usize) -> Result<(), Error> {
+    room::resize(list, len, 0.0).map_err(|e| e.on(BackendTag::CPU).into())
 }
 
 fn missing_plan() -> Error {

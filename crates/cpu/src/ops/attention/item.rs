@@ -6,7 +6,8 @@ use crate::ops::kv::{Ahead, Line, PANEL, Part, Region};
 use crate::ops::parallel::SharedMut;
 use crate::ops::vector::{Pairwise, load_tail, store_tail, zip};
 use crate::simd::{Kernel, Simd, exp_nonpositive};
-use minfer_graph::{Attention, PAGE};
+use minfer_graph::room::reserve;
+use minfer_graph::{Attention, BackendError, PAGE};
 use std::ops::Range;
 
 /// Rows of an item that reads pages from where they are: two groups.
@@ -205,6 +206,16 @@ impl State {
         self.a.resize(slots * v_padded, 0.0);
     }
 
+    /// Takes the memory for up to so many slots.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn reserve(&mut self, slots: usize, v_padded: usize) -> Result<(), BackendError> {
+        reserve(&mut self.m, slots)?;
+        reserve(&mut self.l, slots)?;
+        reserve(&mut self.a, slots.saturating_mul(v_padded))
+    }
+
     /// All slots.
     pub fn view(&mut self) -> StateView<'_> {
         StateView { m: &mut self.m, l: &mut self.l, a: &mut self.a }
@@ -269,6 +280,22 @@ pub struct PageSpace {
     l: Vec<f32>,
     c: Vec<f32>,
     c_p: Vec<f32>,
+}
+
+impl Workspace {
+    /// Takes the memory for items of up to so many rows: they find it in place.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn reserve(&mut self, shape: &Shape<'_>, rows: usize) -> Result<(), BackendError> {
+        let Workspace { state, page } = self;
+        state.reserve(rows, shape.v_padded)?;
+        reserve(&mut page.q, rows.saturating_mul(shape.head_dim))?;
+        reserve(&mut page.k, PAGE / PANEL * shape.head_dim)?;
+        reserve(&mut page.v, PAGE * shape.v_padded / PANEL)?;
+        reserve(&mut page.e, rows)?;
+        [&mut page.m, &mut page.l, &mut page.c, &mut page.c_p].into_iter().try_for_each(|x| reserve(x, rows))
+    }
 }
 
 impl PageSpace {

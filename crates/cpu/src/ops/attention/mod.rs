@@ -18,7 +18,7 @@ use crate::dispatch;
 use crate::simd::{Isa, Simd};
 use crate::team::Team;
 use item::{Item, Sequence, Shape, State, Workspace};
-use minfer_graph::{Attention, BackendError, Graph, KvShape, PAGE, Unsupported};
+use minfer_graph::{Attention, BackendError, Graph, KvShape, PAGE, Unsupported, room};
 use std::ops::Range;
 
 /// Query rows (tokens times query heads per KV head) of a tile, roughly.
@@ -55,12 +55,11 @@ impl Kernel for Attention {
         let AttentionScratch { workspace, partials, queries } = &mut ctx.scratch.attention;
         let q = match kv.ty.k.key_rotation(self.head_dim) {
             1 => q,
-            chunk => rotate(ctx.isa, ctx.team, q, self.head_dim, chunk, queries),
+            chunk => rotate(ctx.isa, ctx.team, q, self.head_dim, chunk, queries)?,
         };
         let engine = Engine { isa: ctx.isa, team: ctx.team, workspace, partials };
         let shape = Shape::new(self, sinks, q, Region::new(k, kv.ty.k)?, Region::new(v, kv.ty.v)?);
-        engine.run(&shape, &sequences, out);
-        Ok(())
+        engine.run(&shape, &sequences, out)
     }
 }
 
@@ -72,18 +71,18 @@ fn rotate<'a>(
     head_dim: usize,
     chunk: usize,
     rotated: &'a mut Vec<f32>,
-) -> &'a [f32] {
+) -> Result<&'a [f32], BackendError> {
     // SAFETY: all members rotate the same queries.
     let rotated = unsafe {
-        team.share(|| {
-            rotated.clear();
-            rotated.extend_from_slice(q);
-            SharedMut::new(rotated)
+        team.try_share(|| {
+            room::resize(rotated, q.len(), 0.0)?;
+            rotated.copy_from_slice(q);
+            Ok(SharedMut::new(rotated))
         })
-    };
+    }?;
     for_each_row(team, rotated, head_dim, |_, q| dispatch!(isa, s => s.run(RotateQuery { q, chunk })));
     // SAFETY: the members have met since the last write.
-    unsafe { rotated.read() }
+    Ok(unsafe { rotated.read() })
 }
 
 fn kv_shape(a: &Attention) -> KvShape {
@@ -145,8 +144,15 @@ struct Engine<'a> {
 }
 
 impl Engine<'_> {
-    fn run(self, shape: &Shape<'_>, sequences: &[Sequence<'_>], out: SharedMut<'_, f32>) {
+    fn run(
+        self,
+        shape: &Shape<'_>,
+        sequences: &[Sequence<'_>],
+        out: SharedMut<'_, f32>,
+    ) -> Result<(), BackendError> {
         let items = items(shape, sequences);
+        let rows = items.iter().map(|i| i.rows(shape.group)).max().unwrap_or(0);
+        self.workspace.reserve(shape, rows)?;
         let pages: usize = items.iter().map(|i| i.pages.len()).sum();
         let threads = self.team.threads();
         let span = pages.div_ceil(4 * threads).max(MIN_PAGES);
@@ -155,10 +161,11 @@ impl Engine<'_> {
         if work < MIN_WORK {
             self.whole(shape, &items, items.len(), out);
         } else if threads > 1 && items.len() < 4 * threads && can_split {
-            self.split(shape, &items, span, out);
+            self.split(shape, &items, span, out)?;
         } else {
             self.whole(shape, &items, 1, out);
         }
+        Ok(())
     }
 
     /// All pages of an item in order, `chunk` items at a time.
@@ -172,7 +179,13 @@ impl Engine<'_> {
     }
 
     /// First every page range of every item, then the merges.
-    fn split(self, shape: &Shape<'_>, items: &[Item<'_>], span: usize, out: SharedMut<'_, f32>) {
+    fn split(
+        self,
+        shape: &Shape<'_>,
+        items: &[Item<'_>],
+        span: usize,
+        out: SharedMut<'_, f32>,
+    ) -> Result<(), BackendError> {
         let mut units: Vec<(usize, Range<usize>, usize)> = Vec::new();
         let mut slots = 0;
         let mut first_slot = Vec::with_capacity(items.len());
@@ -187,11 +200,12 @@ impl Engine<'_> {
         let (partials, v_padded) = (self.partials, shape.v_padded);
         // SAFETY: all members share the same slots.
         let shared = unsafe {
-            self.team.share(|| {
+            self.team.try_share(|| {
+                partials.reserve(slots, v_padded)?;
                 partials.resize(slots, v_padded);
-                partials.share()
+                Ok(partials.share())
             })
-        };
+        }?;
         let ws = self.workspace;
         self.team.chunks(units.len(), 1, |range| {
             for (i, pages, slot) in &units[range] {
@@ -216,6 +230,7 @@ impl Engine<'_> {
                 });
             }
         });
+        Ok(())
     }
 }
 
