@@ -32,15 +32,26 @@ fn fusions_are_explained_and_near_misses_named() {
         &[
             "GeGlu: GELU of the gate times the up projection, in one pass\n  fused 7× in blk.0…6: `blk.*.ffn_gated`",
             "SwiGlu: SiLU of the gate times the up projection, in one pass\n  nothing in this graph looks like it",
-            "not fused 7× in blk.0…6: `blk.*.kv_store`: q is normed between its projection and RoPE (`blk.*.attn_q_norm`)",
+            "RmsNorm `blk.*.attn_q_norm`",
+            "NormAdd: a norm adds itself to the residual\n  fused 7× in blk.0…6: ",
+            "NormMatMul: products with several weights normalise their input themselves\n  fused 7× in blk.0…6: ",
         ],
     );
     let value = json(&["graph", &path, "--explain-fusion"]);
     let counts: Vec<_> =
-        (0..6).map(|i| (value[i]["fused"].as_u64(), value[i]["not_fused"].as_u64())).collect();
-    let expected = [(0, 0), (0, 0), (7, 0), (0, 7), (7, 0), (0, 0)].map(|(a, b)| (Some(a), Some(b)));
+        (0..8).map(|i| (value[i]["fused"].as_u64(), value[i]["not_fused"].as_u64())).collect();
+    let expected = [0, 0, 7, 7, 7, 0, 14, 14].map(|fused| (Some(fused), Some(0)));
     assert_eq!(counts, expected);
     assert_eq!(value[3]["groups"][0]["blocks"], serde_json::json!([0, 1, 2, 3, 4, 5, 6]));
+
+    let path = model(&folder, TinySpec::named("mistral3").unwrap());
+    let text = succeeds(&output(&["graph", &path, "--explain-fusion"]));
+    has(
+        &text,
+        &[
+            "not fused 4× in blk.0…3: `blk.*.kv_store`: q passes through PositionScale between RoPE and the attention (`blk.*.q_scaled`)",
+        ],
+    );
 
     let path = model(&folder, TinySpec::qwen2());
     let text = succeeds(&output(&["graph", &path, "--explain-fusion"]));
@@ -148,7 +159,7 @@ fn fusions_can_be_left_out() {
     has(
         &said,
         &[
-            "`qkv` is no fusion; there are MatMulBias, SwiGlu, GeGlu, QkvRopeStore, GatedMatMul, MatMulAdd, and all",
+            "`qkv` is no fusion; there are MatMulBias, SwiGlu, GeGlu, QkvRopeStore, GatedMatMul, MatMulAdd, NormAdd, NormMatMul, and all",
         ],
     );
 }

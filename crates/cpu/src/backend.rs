@@ -2,9 +2,10 @@
 //! calling thread and the pool's workers, so that nothing is ever pending.
 
 use crate::buffers::{ALIGNMENT, BufferPool};
+use crate::matmul::SharedMut;
 use crate::memory::memory_info;
 use crate::ops::weights::Weights;
-use crate::ops::{Ctx, Scratch, kernel, kv};
+use crate::ops::{Ctx, Kernel, Scratch, kernel, kv};
 use crate::pool::Pool;
 use crate::simd::Isa;
 use minfer_graph::{
@@ -34,6 +35,8 @@ pub struct CpuBackend {
     weights: Weights,
     /// Of each member of a team.
     scratch: Vec<Mutex<Scratch>>,
+    /// Of all members together.
+    common: Vec<f32>,
     captures: Vec<Capture>,
     /// What it says of its memory; the host's own figures if absent.
     memory: Option<MemoryInfo>,
@@ -54,6 +57,7 @@ impl CpuBackend {
             buffers: BufferPool::new(),
             weights: Weights::default(),
             scratch,
+            common: Vec::new(),
             captures: Vec::new(),
             memory: None,
         }
@@ -157,9 +161,13 @@ impl Backend for CpuBackend {
     }
 
     fn execute_nodes(&mut self, calls: &[NodeCall<'_>]) -> Result<(), (usize, BackendError)> {
+        let kernels: Vec<Box<dyn Kernel>> = calls.iter().map(|call| kernel(&call.node.op)).collect();
+        let common = kernels.iter().zip(calls).map(|(kernel, call)| kernel.common(call)).max().unwrap_or(0);
+        room::grow(&mut self.common, common, 0.0).map_err(|e| (0, e))?;
+        let common = SharedMut::new(&mut self.common[..]);
         self.pool.try_team_on(calls.len(), |team, i| {
             let mut scratch = self.scratch[team.index()].lock().unwrap_or_else(PoisonError::into_inner);
-            kernel(&calls[i].node.op).run(Ctx {
+            kernels[i].run(Ctx {
                 call: &calls[i],
                 buffers: &self.buffers,
                 weights: &self.weights,
@@ -167,6 +175,7 @@ impl Backend for CpuBackend {
                 pool: &self.pool,
                 isa: self.isa,
                 scratch: &mut scratch,
+                common,
             })
         })
     }

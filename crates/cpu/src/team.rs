@@ -5,15 +5,20 @@
 //! members meeting. So a list of small operations needs no dispatch each, only a meeting of some 100 ns.
 
 use crate::pool::Line;
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the first member waits for the others before it begins without them. A worker that is awake needs less.
 const GATHER: Duration = Duration::from_micros(10);
+
+/// Room for a value that is shown: a few slices.
+type Shown = MaybeUninit<[usize; 8]>;
+
+// SAFETY: `shown` is the only field that is not already shareable; `Team::share` says who touches it when.
+unsafe impl Sync for Meeting {}
 
 /// Where the members of a team meet.
 pub(crate) struct Meeting {
@@ -31,8 +36,8 @@ pub(crate) struct Meeting {
     entry: [AtomicUsize; 2],
     /// Whether the last to arrive at the last meeting saw somebody ask.
     knock: AtomicBool,
-    /// What member 0 shows to the others.
-    shown: AtomicPtr<()>,
+    /// What member 0 shows to the others, in even and in odd rounds.
+    shown: [Line<UnsafeCell<Shown>>; 2],
     /// A member left early, or all have finished; nobody waits any more.
     over: AtomicBool,
     /// How long a member looks for the others before it gives way to other threads.
@@ -50,7 +55,7 @@ impl Meeting {
             admitted: zero(),
             entry: [AtomicUsize::new(0), AtomicUsize::new(0)],
             knock: AtomicBool::new(false),
-            shown: AtomicPtr::new(ptr::null_mut()),
+            shown: [const { Line(UnsafeCell::new(Shown::uninit())) }; 2],
             over: AtomicBool::new(false),
             spin,
         }
@@ -232,18 +237,17 @@ impl Team<'_> {
         if self.size.get() == 1 {
             return make();
         }
-        let mut value = MaybeUninit::uninit();
+        const { assert!(size_of::<T>() <= size_of::<Shown>() && align_of::<T>() <= align_of::<Shown>()) };
+        let place = self.meeting.shown[self.round.get() % 2].0.get().cast::<T>();
         if self.index == 0 {
-            let value = value.write(make());
-            self.meeting.shown.store(ptr::from_mut(value).cast(), Ordering::Relaxed);
+            // SAFETY: the value fits. Those who read what was here before have done so: it was shown two meetings ago or
+            // earlier, and each of them has come to the meeting after that since.
+            unsafe { place.write(make()) };
         }
         self.meet();
-        let shown = self.meeting.shown.load(Ordering::Relaxed).cast::<T>();
-        // SAFETY: member 0 stored a pointer to an initialised value of this type before the meeting, and it keeps the value
-        // until the next one, below.
-        let copy = unsafe { *shown };
-        self.meet();
-        copy
+        // SAFETY: member 0 wrote a value of this type before the meeting. It writes here again after the next meeting,
+        // which this member will not have come to before it has read.
+        unsafe { place.read() }
     }
 
     /// As [`Team::share`], for what member 0 may fail to make: then it leaves with the error, and the others with it.

@@ -5,7 +5,8 @@ mod ops_support;
 use minfer_cpu::CpuOptions;
 use minfer_gguf::{TensorType, encode_row};
 use minfer_graph::{
-    ActPrecision, Backend, Dim, GatedMatMul, Gating, GraphBuilder, NodeId, Op, Shape, WeightId, WeightSpec,
+    ActPrecision, Backend, Dim, GatedMatMul, Gating, GraphBuilder, NodeId, Norm, Op, Shape, WeightId,
+    WeightSpec,
 };
 use ops_support::{Bench, Random, all_options, assert_same, dims};
 
@@ -87,8 +88,12 @@ fn gated_products_equal_their_parts() {
                     (weight(b, "gate", gate_ty, n_out, cols), weight(b, "up", up_ty, n_out, cols));
                 let mut bias = |name| biased.then(|| weight(b, name, TensorType::F32, 1, n_out));
                 let (gate_bias, up_bias) = (bias("gate.b"), bias("up.b"));
-                let op = Op::GatedMatMul(GatedMatMul { gate, up, gate_bias, up_bias, gating, act });
+                // Long rows, so that members share the work of the norm too.
+                let norm = (cols > 256).then(|| weight(b, "norm", TensorType::F32, 1, cols));
+                let norm = norm.map(|w| Norm { weight: Some(w), eps: 1e-5, parts: 1 });
+                let op = Op::GatedMatMul(GatedMatMul { norm, gate, up, gate_bias, up_bias, gating, act });
                 let fused = b.push("fused", op, &[x]).unwrap();
+                let x = norm.map_or(x, |norm| b.push("normed", norm.op(), &[x]).unwrap());
                 let gate = b.push("g", Op::MatMul { weight: gate, bias: gate_bias, act }, &[x]).unwrap();
                 let up = b.push("u", Op::MatMul { weight: up, bias: up_bias, act }, &[x]).unwrap();
                 let gate = b.push("a", gating.activation(), &[gate]).unwrap();
@@ -113,6 +118,23 @@ fn added_products_equal_their_parts() {
                 [fused, b.add("apart", r, product).unwrap()]
             };
             Pair::new((cols, n_out), options, build).check(&format!("{ty} {options:?}"));
+        }
+    }
+}
+
+/// R131: a norm that adds itself to a residual against the norm and the sum.
+#[test]
+fn added_norms_equal_their_parts() {
+    for (cols, parts) in [(640, 1), (1344, 1), (37, 1), (96, 6)] {
+        for options in all_options() {
+            let build = |b: &mut GraphBuilder, x: NodeId, r: NodeId| {
+                let weight = (parts == 1).then(|| weight(b, "w", TensorType::F32, 1, cols));
+                let norm = Norm { weight, eps: 1e-6, parts };
+                let fused = b.push("fused", Op::NormAdd(norm), &[x, r]).unwrap();
+                let normed = b.push("n", norm.op(), &[x]).unwrap();
+                [fused, b.add("apart", r, normed).unwrap()]
+            };
+            Pair::new((cols, cols), options, build).check(&format!("{cols} in {parts} {options:?}"));
         }
     }
 }

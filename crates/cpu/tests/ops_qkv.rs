@@ -6,7 +6,7 @@ use minfer_cpu::CpuOptions;
 use minfer_gguf::{TensorType, encode_row};
 use minfer_graph::{
     ActPrecision, Backend, BackendError, BufferSlice, Dim, Graph, GraphBuilder, InputKind, KvPair, KvShape,
-    KvType, KvTypes, NodeId, Op, PAGE, QkvRopeStore, Rope, RopeStyle, Shape, WeightSpec,
+    KvType, KvTypes, NodeId, Norm, Op, PAGE, QkvRopeStore, Rope, RopeStyle, Shape, WeightSpec,
 };
 use ops_support::cache::{TYPES, read_regions};
 use ops_support::{Bench, Random, all_options, assert_same, dims};
@@ -28,8 +28,8 @@ struct Layer {
     out: NodeId,
 }
 
-/// Projections, rotation, store and attention, fused or not.
-fn layer(fused: bool, ty: TensorType) -> Layer {
+/// Projections, rotation, store and attention, fused or not, with norms of the input, q and k or without.
+fn layer(fused: bool, normed: bool, ty: TensorType) -> Layer {
     let mut b = GraphBuilder::new();
     let x = b.input_value("x", Shape::new(Dim::Tokens, EMBD));
     let positions = b.input("positions", InputKind::Positions, 1);
@@ -39,7 +39,16 @@ fn layer(fused: bool, ty: TensorType) -> Layer {
     let mut weight = |name: &str, ty, rows, cols| b.weight(WeightSpec::new(name, ty, rows, cols));
     let (q_cols, kv_cols) = (HEADS * HEAD_DIM, KV.n_kv_head * HEAD_DIM);
     let f32 = TensorType::F32;
+    let mut norm = |name: &str, cols: usize, parts: usize| {
+        let weight = Some(weight(name, TensorType::F32, 1, cols / parts));
+        Some(Norm { weight, eps: 1e-5, parts }).filter(|_| normed)
+    };
+    let [norm, q_norm, k_norm] =
+        [norm("norm", EMBD, 1), norm("q_norm", q_cols, HEADS), norm("k_norm", kv_cols, 1)];
     let f = QkvRopeStore {
+        norm,
+        q_norm,
+        k_norm,
         wq: weight("wq", ty, q_cols, EMBD),
         wk: weight("wk", ty, kv_cols, EMBD),
         wv: weight("wv", f32, kv_cols, EMBD),
@@ -64,10 +73,16 @@ fn layer(fused: bool, ty: TensorType) -> Layer {
         (q, q)
     } else {
         let act = f.act;
+        let apply = |b: &mut GraphBuilder, name: &str, norm: Option<Norm>, x: NodeId| {
+            norm.map_or(x, |norm| b.push(name, norm.op(), &[x]).unwrap())
+        };
+        let x = apply(&mut b, "normed", f.norm, x);
         let q = b.push("q", Op::MatMul { weight: f.wq, bias: f.bq, act }, &[x]).unwrap();
         let k = b.matmul("k", f.wk, act, x).unwrap();
         let k = b.add_bias("k_bias", f.bk.unwrap(), k).unwrap();
         let v = b.matmul("v", f.wv, act, x).unwrap();
+        let q = apply(&mut b, "q_normed", f.q_norm, q);
+        let k = apply(&mut b, "k_normed", f.k_norm, k);
         let q = b.rope("q_rope", f.rope, q, positions).unwrap();
         let k = b.rope("k_rope", f.rope, k, positions).unwrap();
         (q, b.push("store", Op::KvStore(KV), &[k, v, rows]).unwrap())
@@ -134,11 +149,11 @@ fn step(layer: &Layer, bench: &mut Bench, x: &[f32], from: usize, to: usize) -> 
 fn fused_equals_apart() {
     let x = Random::new(8).values(150 * EMBD);
     for (i, ty) in TYPES.into_iter().enumerate() {
-        let weights = [TensorType::F32, TensorType::Q8_0][i % 2];
+        let (weights, normed) = ([TensorType::F32, TensorType::Q8_0][i % 2], i % 4 < 2);
         for options in all_options() {
-            let [fused, apart] = [true, false].map(|f| layer(f, weights));
+            let [fused, apart] = [true, false].map(|f| layer(f, normed, weights));
             let (mut a, mut b) = (start(&fused, ty, options), start(&apart, ty, options));
-            for (from, to) in [(0, 1), (1, 141), (141, 142)] {
+            for (from, to) in [(0, 1), (1, 131), (131, 141), (141, 142)] {
                 let (got, want) = (step(&fused, &mut a, &x, from, to), step(&apart, &mut b, &x, from, to));
                 assert_same(&got.0, &want.0, "q");
                 assert_same(&got.1, &want.1, "attention");
@@ -155,7 +170,7 @@ fn chunks_equal_the_whole() {
     let x = Random::new(9).values(200 * EMBD);
     for (i, ty) in TYPES.into_iter().enumerate() {
         let weights = [TensorType::F32, TensorType::Q8_0, TensorType::F16][i % 3];
-        let fused = layer(true, weights);
+        let fused = layer(true, i % 2 == 0, weights);
         let options = CpuOptions { threads: Some(2), isa: None };
         let whole = step(&fused, &mut start(&fused, ty, options), &x, 0, 200).1;
         assert!(whole.iter().all(|x| x.is_finite()));
@@ -175,7 +190,7 @@ fn chunks_equal_the_whole() {
 /// R48, R89: rows outside the region.
 #[test]
 fn bad_rows_are_refused_before_anything_is_written() {
-    let fused = layer(true, TensorType::F32);
+    let fused = layer(true, true, TensorType::F32);
     let x = Random::new(1).values(EMBD);
     let mut bench = start(&fused, KvType::F32.into(), CpuOptions::default());
     step(&fused, &mut bench, &x, 0, 1);

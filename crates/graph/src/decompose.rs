@@ -4,7 +4,7 @@
 use crate::error::GraphError;
 use crate::graph::{Graph, Node, NodeId, WeightId};
 use crate::infer::infer;
-use crate::op::Op;
+use crate::op::{Norm, Op};
 use std::collections::HashSet;
 
 /// Where a plain op's source comes from.
@@ -64,10 +64,17 @@ pub fn decompose(op: &Op) -> Option<Decomposition> {
             ops.push(plain(Op::Add, &[Inner(output - 1), Outer(1)]));
             Some(Decomposition { ops, output, store: None })
         }
+        Op::NormAdd(norm) => Some(Decomposition {
+            ops: vec![plain(norm.op(), &[Outer(0)]), plain(Op::Add, &[Inner(0), Outer(1)])],
+            output: 1,
+            store: None,
+        }),
         Op::GatedMatMul(f) => {
-            let mut ops = Vec::new();
+            let mut ops: Vec<PlainOp> =
+                f.norm.map(|norm| plain(norm.op(), &[Outer(0)])).into_iter().collect();
+            let x = if f.norm.is_some() { Inner(0) } else { Outer(0) };
             let mut project = |weight, bias: Option<WeightId>| {
-                ops.push(plain(Op::MatMul { weight, bias: None, act: f.act }, &[Outer(0)]));
+                ops.push(plain(Op::MatMul { weight, bias: None, act: f.act }, &[x]));
                 ops.extend(bias.map(|bias| plain(Op::AddBias { bias }, &[Inner(ops.len() - 1)])));
                 ops.len() - 1
             };
@@ -78,15 +85,17 @@ pub fn decompose(op: &Op) -> Option<Decomposition> {
             Some(Decomposition { ops, output, store: None })
         }
         Op::QkvRopeStore(f) => {
-            let mut ops = Vec::new();
-            let mut project = |weight, bias| {
-                ops.push(plain(Op::MatMul { weight, bias: None, act: f.act }, &[Outer(0)]));
-                if let Some(bias) = bias {
-                    ops.push(plain(Op::AddBias { bias }, &[Inner(ops.len() - 1)]));
-                }
+            let mut ops: Vec<PlainOp> =
+                f.norm.map(|norm| plain(norm.op(), &[Outer(0)])).into_iter().collect();
+            let x = if f.norm.is_some() { Inner(0) } else { Outer(0) };
+            let mut project = |weight, bias: Option<WeightId>, norm: Option<Norm>| {
+                ops.push(plain(Op::MatMul { weight, bias: None, act: f.act }, &[x]));
+                ops.extend(bias.map(|bias| plain(Op::AddBias { bias }, &[Inner(ops.len() - 1)])));
+                ops.extend(norm.map(|norm| plain(norm.op(), &[Inner(ops.len() - 1)])));
                 ops.len() - 1
             };
-            let (q, k, v) = (project(f.wq, f.bq), project(f.wk, f.bk), project(f.wv, f.bv));
+            let (q, k) = (project(f.wq, f.bq, f.q_norm), project(f.wk, f.bk, f.k_norm));
+            let v = project(f.wv, f.bv, None);
             let q_rot = ops.len();
             ops.push(plain(Op::Rope(f.rope), &[Inner(q), Outer(1)]));
             ops.push(plain(Op::Rope(f.rope), &[Inner(k), Outer(1)]));

@@ -5,7 +5,7 @@ use crate::backend::Backends;
 use crate::error::NodeRef;
 use crate::fusion_report::{Fused, FusionRefusal, FusionReport, Unfused};
 use crate::graph::{Graph, Node, NodeId};
-use crate::op::{GatedMatMul, Gating, Op, QkvRopeStore, Rope};
+use crate::op::{GatedMatMul, Gating, Norm, Op, QkvRopeStore, Rope};
 use crate::shape::{DType, Shape};
 use std::str::FromStr;
 
@@ -24,6 +24,10 @@ pub struct FusionSwitches {
     pub gated_matmul: bool,
     /// [`Fusion::MatMulAdd`].
     pub matmul_add: bool,
+    /// [`Fusion::NormAdd`].
+    pub norm_add: bool,
+    /// [`Fusion::NormMatMul`].
+    pub norm_matmul: bool,
 }
 
 impl FusionSwitches {
@@ -38,6 +42,8 @@ impl FusionSwitches {
             qkv_rope_store: on,
             gated_matmul: on,
             matmul_add: on,
+            norm_add: on,
+            norm_matmul: on,
         }
     }
 
@@ -50,6 +56,8 @@ impl FusionSwitches {
             Fusion::QkvRopeStore => self.qkv_rope_store,
             Fusion::GatedMatMul => self.gated_matmul,
             Fusion::MatMulAdd => self.matmul_add,
+            Fusion::NormAdd => self.norm_add,
+            Fusion::NormMatMul => self.norm_matmul,
         }
     }
 
@@ -62,6 +70,8 @@ impl FusionSwitches {
             Fusion::QkvRopeStore => &mut self.qkv_rope_store,
             Fusion::GatedMatMul => &mut self.gated_matmul,
             Fusion::MatMulAdd => &mut self.matmul_add,
+            Fusion::NormAdd => &mut self.norm_add,
+            Fusion::NormMatMul => &mut self.norm_matmul,
         };
         *switch = on;
         self
@@ -83,23 +93,30 @@ pub enum Fusion {
     SwiGlu,
     /// `Mul(Gelu(gate), up)`, either operand order → `GeGlu`.
     GeGlu,
-    /// Three projections of one x, RoPE on q and k, and the KV store → `QkvRopeStore`.
+    /// Three projections of one x, norms of q and k if they have any, RoPE on both, and the KV store → `QkvRopeStore`.
     QkvRopeStore,
     /// `SwiGlu` or `GeGlu` of two projections of one x → `GatedMatMul`.
     GatedMatMul,
     /// `Add(MatMul(x), r)`, either operand order → `MatMulAdd`.
     MatMulAdd,
+    /// `Add(RmsNorm(x), r)`, either operand order → `NormAdd`.
+    NormAdd,
+    /// `QkvRopeStore` or `GatedMatMul` of `RmsNorm(x)` → the same of x, with the norm in it.
+    NormMatMul,
 }
 
 impl Fusion {
-    /// All of them, in the order they are applied: the projections take in their biases first, the gate its activation.
-    pub const ALL: [Fusion; 6] = [
+    /// All of them, in the order they are applied: the projections take in their biases first, the gate its activation;
+    /// products of several weights take in the norm of their input once they are one node.
+    pub const ALL: [Fusion; 8] = [
         Fusion::MatMulBias,
         Fusion::SwiGlu,
         Fusion::GeGlu,
         Fusion::QkvRopeStore,
         Fusion::GatedMatMul,
         Fusion::MatMulAdd,
+        Fusion::NormAdd,
+        Fusion::NormMatMul,
     ];
 
     /// Name in reports.
@@ -111,6 +128,8 @@ impl Fusion {
             Fusion::QkvRopeStore => "QkvRopeStore",
             Fusion::GatedMatMul => "GatedMatMul",
             Fusion::MatMulAdd => "MatMulAdd",
+            Fusion::NormAdd => "NormAdd",
+            Fusion::NormMatMul => "NormMatMul",
         }
     }
 
@@ -121,10 +140,12 @@ impl Fusion {
             Fusion::SwiGlu => "SiLU of the gate times the up projection, in one pass",
             Fusion::GeGlu => "GELU of the gate times the up projection, in one pass",
             Fusion::QkvRopeStore => {
-                "the projections to q, k and v, RoPE of q and k, and the store into the KV cache, in one node"
+                "the projections to q, k and v, norms and RoPE of q and k, and the store into the KV cache, in one node"
             }
             Fusion::GatedMatMul => "the gate and the up projection and their gated product, in one node",
             Fusion::MatMulAdd => "a product adds itself to the residual",
+            Fusion::NormAdd => "a norm adds itself to the residual",
+            Fusion::NormMatMul => "products with several weights normalise their input themselves",
         }
     }
 
@@ -140,6 +161,13 @@ impl Fusion {
                     && node.src.iter().any(|&s| is_product(graph.node(s)))
             }
             Fusion::MatMulAdd => node.op == Op::Add && node.src.iter().any(|&s| is_product(graph.node(s))),
+            Fusion::NormAdd => {
+                node.op == Op::Add && node.src.iter().any(|&s| Norm::of(&graph.node(s).op).is_some())
+            }
+            Fusion::NormMatMul => {
+                matches!(node.op, Op::QkvRopeStore(_) | Op::GatedMatMul(_))
+                    && Norm::of(&graph.node(node.src[0]).op).is_some()
+            }
         }
     }
 
@@ -151,6 +179,8 @@ impl Fusion {
             Fusion::QkvRopeStore => decide_qkv(ctx, anchor),
             Fusion::GatedMatMul => decide_gated_matmul(ctx, anchor),
             Fusion::MatMulAdd => decide_matmul_add(ctx, anchor),
+            Fusion::NormAdd => decide_norm_add(ctx, anchor),
+            Fusion::NormMatMul => decide_norm_matmul(ctx, anchor),
         }
     }
 }
@@ -355,6 +385,7 @@ fn decide_gated_matmul(ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, Fusi
         ));
     }
     let op = Op::GatedMatMul(GatedMatMul {
+        norm: None,
         gate: gate.weight,
         up: up.weight,
         gate_bias: gate.bias,
@@ -370,21 +401,55 @@ fn decide_gated_matmul(ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, Fusi
 
 /// `Add(MatMul(x), r)` in either order.
 fn decide_matmul_add(ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, FusionRefusal> {
-    let try_order = |product: NodeId, r: NodeId| {
-        let inner = ctx.graph.node(product);
-        let Op::MatMul { weight, bias, act } = inner.op else { return Err(not(inner, "MatMul")) };
-        ctx.inner(anchor, product)?;
-        let op = Op::MatMulAdd { weight, bias, act };
+    decide_sum(ctx, anchor, "MatMul", |op| match *op {
+        Op::MatMul { weight, bias, act } => Some(Op::MatMulAdd { weight, bias, act }),
+        _ => None,
+    })
+}
+
+/// `Add(RmsNorm(x), r)` in either order.
+fn decide_norm_add(ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, FusionRefusal> {
+    decide_sum(ctx, anchor, "RmsNorm", |op| Norm::of(op).map(Op::NormAdd))
+}
+
+/// `Add(inner(x), r)` in either order becomes `fused(x, r)`, where `fused` knows the fused op of an inner one.
+fn decide_sum(
+    ctx: &Context<'_>,
+    anchor: &Node,
+    wanted: &str,
+    fused: impl Fn(&Op) -> Option<Op>,
+) -> Result<Rewrite, FusionRefusal> {
+    let try_order = |id: NodeId, r: NodeId| {
+        let inner = ctx.graph.node(id);
+        let op = fused(&inner.op).ok_or_else(|| not(inner, wanted))?;
+        ctx.inner(anchor, id)?;
         let (place, src, shape) = (anchor.id, vec![inner.src[0], r], anchor.shape);
-        let replaced = vec![product, place];
+        let replaced = vec![id, place];
         ctx.accept(anchor, Rewrite { place, op, src, shape, replaced, value_of: None })
     };
     let (a, b) = (anchor.src[0], anchor.src[1]);
-    match (is_product(ctx.graph.node(a)), is_product(ctx.graph.node(b))) {
-        (true, true) => try_order(a, b).or_else(|_| try_order(b, a)),
-        (true, false) => try_order(a, b),
-        (false, _) => try_order(b, a),
+    match [a, b].map(|id| fused(&ctx.graph.node(id).op).is_some()) {
+        [true, true] => try_order(a, b).or_else(|_| try_order(b, a)),
+        [true, false] => try_order(a, b),
+        [false, _] => try_order(b, a),
     }
+}
+
+/// A node of several products takes in the norm of its x.
+fn decide_norm_matmul(ctx: &Context<'_>, anchor: &Node) -> Result<Rewrite, FusionRefusal> {
+    let x = ctx.graph.node(anchor.src[0]);
+    let norm = Norm::of(&x.op).ok_or_else(|| not(x, "RmsNorm"))?;
+    ctx.inner(anchor, x.id)?;
+    let op = match anchor.op {
+        Op::QkvRopeStore(f) if f.norm.is_none() => Op::QkvRopeStore(QkvRopeStore { norm: Some(norm), ..f }),
+        Op::GatedMatMul(f) if f.norm.is_none() => Op::GatedMatMul(GatedMatMul { norm: Some(norm), ..f }),
+        _ => return Err(not(anchor, "a product of several weights without a norm")),
+    };
+    let (place, shape) = (anchor.id, anchor.shape);
+    let mut src = anchor.src.clone();
+    src[0] = x.src[0];
+    let replaced = vec![x.id, place];
+    ctx.accept(anchor, Rewrite { place, op, src, shape, replaced, value_of: None })
 }
 
 /// A projection: `(weight, bias, act)` and its x.
@@ -415,6 +480,15 @@ fn projection(
     };
     ctx.inner(anchor, id)?;
     Ok(Projection { weight, bias, act, x: node.src[0] })
+}
+
+/// The norm between a projection and its rotation, if there is one, and the node before it.
+fn head_norm(ctx: &Context<'_>, anchor: &Node, id: NodeId) -> Result<(Option<Norm>, NodeId), FusionRefusal> {
+    let node = ctx.graph.node(id);
+    match Norm::of(&node.op) {
+        None => Ok((None, id)),
+        norm => ctx.inner(anchor, id).map(|_| (norm, node.src[0])),
+    }
 }
 
 /// How a node rotates q or k, or what the layer does instead.
@@ -473,8 +547,10 @@ fn decide_qkv(ctx: &Context<'_>, store: &Node) -> Result<Rewrite, FusionRefusal>
     let (rope, k_rope) = (rotation(ctx, q_rot, "q")?, rotation(ctx, k_rot, "k")?);
     ctx.same_backend(store, q_rot.id)?;
     ctx.inner(store, k_rot.id)?;
-    let q = projection(ctx, store, q_rot.src[0], "q")?;
-    let k = projection(ctx, store, k_rot.src[0], "k")?;
+    let (q_norm, q_id) = head_norm(ctx, store, q_rot.src[0])?;
+    let (k_norm, k_id) = head_norm(ctx, store, k_rot.src[0])?;
+    let q = projection(ctx, store, q_id, "q")?;
+    let k = projection(ctx, store, k_id, "k")?;
     let v = projection(ctx, store, store.src[1], "v")?;
     let positions = q_rot.src[1];
     if rope != k_rope || positions != k_rot.src[1] {
@@ -490,19 +566,25 @@ fn decide_qkv(ctx: &Context<'_>, store: &Node) -> Result<Rewrite, FusionRefusal>
         return Err(FusionRefusal::Order(early));
     }
     let op = Op::QkvRopeStore(QkvRopeStore {
+        norm: None,
         wq: q.weight,
         wk: k.weight,
         wv: v.weight,
         bq: q.bias,
         bk: k.bias,
         bv: v.bias,
+        q_norm,
+        k_norm,
         rope,
         kv,
         act: q.act,
     });
     let src = vec![q.x, positions, store.src[2]];
-    let mut replaced = vec![q_rot.src[0], k_rot.src[0], store.src[1], q_rot.id, k_rot.id, store.id];
+    let mut replaced =
+        vec![q_id, k_id, store.src[1], q_rot.src[0], k_rot.src[0], q_rot.id, k_rot.id, store.id];
     replaced.sort_unstable();
+    // Without a norm, what RoPE reads is the projection.
+    replaced.dedup();
     let (place, shape, value_of) = (store.id, q_rot.shape, Some(q_rot.id));
     ctx.accept(store, Rewrite { place, op, src, shape, replaced, value_of })
 }

@@ -1,7 +1,7 @@
 //! Shape and type rules: one row per op. A violated rule is an error that shows the shapes.
 
 use crate::graph::{Node, NodeId, WeightId, WeightSpec};
-use crate::op::{Attention, ExpertMatMul, GatedMatMul, InputKind, KvShape, Op, QkvRopeStore, Rope};
+use crate::op::{Attention, ExpertMatMul, GatedMatMul, InputKind, KvShape, Norm, Op, QkvRopeStore, Rope};
 use crate::shape::{DType, Dim, Shape};
 
 /// Sources of a node under inference.
@@ -73,15 +73,7 @@ pub fn infer(
         }
         Op::RmsNorm { weight, eps, parts } => {
             let x = s.expect(0, "x", DType::F32)?;
-            if *parts == 0 || !x.cols.is_multiple_of(*parts) {
-                return Err(format!("{parts} parts of {x}"));
-            }
-            if let Some(w) = weight {
-                check_vector(weights, *w, x.cols / parts, "weight")?;
-            }
-            if !(eps.is_finite() && *eps >= 0.0) {
-                return Err(format!("eps is {eps}"));
-            }
+            check_norm(weights, &Norm { weight: *weight, eps: *eps, parts: *parts }, x.cols)?;
             f32(x)
         }
         Op::Silu | Op::Gelu => f32(s.expect(0, "x", DType::F32)?),
@@ -164,6 +156,14 @@ pub fn infer(
             }
             f32(r)
         }
+        Op::NormAdd(norm) => {
+            let (x, r) = (s.expect(0, "x", DType::F32)?, s.expect(1, "r", DType::F32)?);
+            if x != r {
+                return Err(format!("shapes differ: {x} and {r}"));
+            }
+            check_norm(weights, norm, x.cols)?;
+            f32(r)
+        }
     }
 }
 
@@ -212,6 +212,17 @@ fn matmul_cols(
         check_vector(weights, b, w.rows, "bias")?;
     }
     Ok(w.rows)
+}
+
+fn check_norm(weights: &[WeightSpec], norm: &Norm, cols: usize) -> Result<(), String> {
+    let Norm { weight, eps, parts } = *norm;
+    if parts == 0 || !cols.is_multiple_of(parts) {
+        return Err(format!("a norm of {parts} parts of {cols} values"));
+    }
+    if !(eps.is_finite() && eps >= 0.0) {
+        return Err(format!("eps is {eps}"));
+    }
+    weight.map_or(Ok(()), |w| check_vector(weights, w, cols / parts, "weight"))
 }
 
 fn check_rope(weights: &[WeightSpec], rope: &Rope, cols: usize) -> Result<(), String> {
@@ -292,9 +303,13 @@ fn qkv_shape(s: &Sources<'_>, weights: &[WeightSpec], f: &QkvRopeStore) -> Resul
     let x = s.expect(0, "x", DType::F32)?;
     s.expect_indices(1, "positions", x.rows)?;
     s.expect_indices(2, "kv rows", x.rows)?;
+    let norm = |norm: &Option<Norm>, cols| norm.map_or(Ok(()), |n| check_norm(weights, &n, cols));
+    norm(&f.norm, x.cols)?;
     let q = matmul_cols(weights, f.wq, f.bq, x)?;
     let k = matmul_cols(weights, f.wk, f.bk, x)?;
     let v = matmul_cols(weights, f.wv, f.bv, x)?;
+    norm(&f.q_norm, q)?;
+    norm(&f.k_norm, k)?;
     check_rope(weights, &f.rope, q)?;
     check_rope(weights, &f.rope, k)?;
     if k != f.kv.n_kv_head * f.kv.head_dim || v != f.kv.n_kv_head * f.kv.v_dim {
@@ -305,6 +320,7 @@ fn qkv_shape(s: &Sources<'_>, weights: &[WeightSpec], f: &QkvRopeStore) -> Resul
 
 fn gated_shape(s: &Sources<'_>, weights: &[WeightSpec], f: &GatedMatMul) -> Result<Shape, String> {
     let x = s.expect(0, "x", DType::F32)?;
+    f.norm.map_or(Ok(()), |norm| check_norm(weights, &norm, x.cols))?;
     let gate = matmul_cols(weights, f.gate, f.gate_bias, x)?;
     let up = matmul_cols(weights, f.up, f.up_bias, x)?;
     if gate != up {

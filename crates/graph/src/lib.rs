@@ -62,8 +62,8 @@ pub use memory::{Arena, Location, MemoryPlan, Placement, Staging, plan_memory};
 pub use memory_dump::dump_memory;
 pub use observe::{NodeObserver, NodeRun};
 pub use op::{
-    ActPrecision, Attention, ExpertMatMul, GatedMatMul, Gating, InputKind, KvShape, Op, QkvRopeStore, Rope,
-    RopeStyle, Yarn,
+    ActPrecision, Attention, ExpertMatMul, GatedMatMul, Gating, InputKind, KvShape, Norm, Op, QkvRopeStore,
+    Rope, RopeStyle, Yarn,
 };
 pub use plan::{Plan, PlanOptions, plan};
 pub use progress::Progress;

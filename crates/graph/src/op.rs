@@ -154,9 +154,38 @@ pub struct KvShape {
     pub v_dim: usize,
 }
 
-/// The three projections of attention with their optional biases, fused with RoPE and the KV store.
+/// A root-mean-square norm within another op: [`Op::RmsNorm`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm {
+    /// Weight `[cols / parts]` f32; absent means a factor of one.
+    pub weight: Option<WeightId>,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Parts of a row that are normalised by themselves.
+    pub parts: usize,
+}
+
+impl Norm {
+    /// The norm by itself.
+    pub const fn op(self) -> Op {
+        Op::RmsNorm { weight: self.weight, eps: self.eps, parts: self.parts }
+    }
+
+    /// The norm that an op is, if it is one.
+    pub const fn of(op: &Op) -> Option<Norm> {
+        match *op {
+            Op::RmsNorm { weight, eps, parts } => Some(Norm { weight, eps, parts }),
+            _ => None,
+        }
+    }
+}
+
+/// The three projections of attention with their optional biases, fused with RoPE and the KV store, and with the norms
+/// around them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkvRopeStore {
+    /// Norm of the input.
+    pub norm: Option<Norm>,
     /// Query weight `[n_head * head_dim, n_embd]`.
     pub wq: WeightId,
     /// Key weight `[n_kv_head * head_dim, n_embd]`.
@@ -169,6 +198,10 @@ pub struct QkvRopeStore {
     pub bk: Option<WeightId>,
     /// Value bias.
     pub bv: Option<WeightId>,
+    /// Norm of the projected queries, before they are rotated.
+    pub q_norm: Option<Norm>,
+    /// Norm of the projected keys, before they are rotated.
+    pub k_norm: Option<Norm>,
     /// Rotation of q and k.
     pub rope: Rope,
     /// Where k and v go.
@@ -204,9 +237,12 @@ impl Gating {
     }
 }
 
-/// The gate and the up projection of one x with their optional biases, fused with what multiplies them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The gate and the up projection of one x with their optional biases, fused with what multiplies them, and with the
+/// norm of x.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatedMatMul {
+    /// Norm of the input.
+    pub norm: Option<Norm>,
     /// Gate weight `[n_out, n_in]`.
     pub gate: WeightId,
     /// Up weight `[n_out, n_in]`.
@@ -352,6 +388,8 @@ pub enum Op {
         /// Activation precision for quantised weights.
         act: ActPrecision,
     },
+    /// `norm(x) + r`, the fused form of `Add(RmsNorm(x), r)`. Sources: `[x, r]`.
+    NormAdd(Norm),
 }
 
 impl Op {
@@ -385,6 +423,7 @@ impl Op {
             Op::QkvRopeStore(_) => "QkvRopeStore",
             Op::GatedMatMul(_) => "GatedMatMul",
             Op::MatMulAdd { .. } => "MatMulAdd",
+            Op::NormAdd(_) => "NormAdd",
         }
     }
 
@@ -414,7 +453,8 @@ impl Op {
             | Op::ExpertShares { .. }
             | Op::ExpertMatMul(_)
             | Op::ExpertSum
-            | Op::MatMulAdd { .. } => 2,
+            | Op::MatMulAdd { .. }
+            | Op::NormAdd(_) => 2,
             Op::KvStore(_) | Op::QkvRopeStore(_) => 3,
             Op::Attention(_) => 4,
         }
@@ -432,7 +472,7 @@ impl Op {
             | Op::SoftCap { .. }
             | Op::PositionScale { .. }
             | Op::Rope(_) => &[0],
-            Op::Add | Op::Mul | Op::SwiGlu | Op::GeGlu | Op::ClampedGlu { .. } => &[0, 1],
+            Op::Add | Op::Mul | Op::SwiGlu | Op::GeGlu | Op::ClampedGlu { .. } | Op::NormAdd(_) => &[0, 1],
             Op::Input(_)
             | Op::Embed { .. }
             | Op::MatMul { .. }
@@ -480,7 +520,8 @@ impl Op {
             | Op::ExpertMatMul(_)
             | Op::ExpertSum
             | Op::GatedMatMul(_)
-            | Op::MatMulAdd { .. } => None,
+            | Op::MatMulAdd { .. }
+            | Op::NormAdd(_) => None,
         }
     }
 
@@ -496,18 +537,23 @@ impl Op {
 
     /// Weights the op reads, in a fixed order.
     pub fn weights(&self) -> impl Iterator<Item = WeightId> {
-        let list: [Option<WeightId>; 7] = match *self {
-            Op::Embed { weight } => [Some(weight), None, None, None, None, None, None],
+        let of_norm = |norm: Option<Norm>| norm.and_then(|n| n.weight);
+        let list = match *self {
+            Op::Embed { weight } => some([Some(weight)]),
             Op::MatMul { weight, bias, .. } | Op::MatMulAdd { weight, bias, .. } => {
-                [Some(weight), bias, None, None, None, None, None]
+                some([Some(weight), bias])
             }
-            Op::AddBias { bias } => [Some(bias), None, None, None, None, None, None],
-            Op::RmsNorm { weight, .. } => [weight, None, None, None, None, None, None],
-            Op::Rope(rope) => [rope.factors, None, None, None, None, None, None],
-            Op::Attention(a) => [a.sinks, None, None, None, None, None, None],
-            Op::QkvRopeStore(f) => [Some(f.wq), Some(f.wk), Some(f.wv), f.bq, f.bk, f.bv, f.rope.factors],
-            Op::GatedMatMul(f) => [Some(f.gate), Some(f.up), f.gate_bias, f.up_bias, None, None, None],
-            Op::ExpertMatMul(m) => [Some(m.weight), m.bias, None, None, None, None, None],
+            Op::AddBias { bias } => some([Some(bias)]),
+            Op::RmsNorm { weight, .. } => some([weight]),
+            Op::NormAdd(norm) => some([norm.weight]),
+            Op::Rope(rope) => some([rope.factors]),
+            Op::Attention(a) => some([a.sinks]),
+            Op::QkvRopeStore(f) => {
+                let [n, nq, nk] = [f.norm, f.q_norm, f.k_norm].map(of_norm);
+                some([Some(f.wq), Some(f.wk), Some(f.wv), f.bq, f.bk, f.bv, f.rope.factors, n, nq, nk])
+            }
+            Op::GatedMatMul(f) => some([Some(f.gate), Some(f.up), f.gate_bias, f.up_bias, of_norm(f.norm)]),
+            Op::ExpertMatMul(m) => some([Some(m.weight), m.bias]),
             Op::Input(_)
             | Op::Add
             | Op::Mul
@@ -524,8 +570,19 @@ impl Op {
             | Op::GatherRows
             | Op::TopExperts { .. }
             | Op::ExpertShares { .. }
-            | Op::ExpertSum => [None; 7],
+            | Op::ExpertSum => some([]),
         };
         list.into_iter().flatten()
     }
+}
+
+/// Most weights that an op reads.
+const MAX_WEIGHTS: usize = 10;
+
+/// A list of weights in the length of the longest one.
+fn some<const N: usize>(weights: [Option<WeightId>; N]) -> [Option<WeightId>; MAX_WEIGHTS] {
+    const { assert!(N <= MAX_WEIGHTS) };
+    let mut list = [None; MAX_WEIGHTS];
+    list[..N].copy_from_slice(&weights);
+    list
 }

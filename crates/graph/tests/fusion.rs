@@ -10,10 +10,11 @@ fn layer(bias: bool) -> Graph {
     let normed = b.rms_norm("normed", None, 1e-5, x).unwrap();
     let attn = attention_block(&mut b, inputs, 0, bias, normed).unwrap();
     let sum = b.add("sum", attn, x).unwrap();
+    let ffn = b.rms_norm("ffn_norm", None, 1e-5, sum).unwrap();
     let wg = matrix(&mut b, "gate.w", 12, COLS);
     let wu = matrix(&mut b, "up.w", 12, COLS);
-    let gate = b.matmul("gate", wg, ActPrecision::Int8, sum).unwrap();
-    let up = b.matmul("up", wu, ActPrecision::Int8, sum).unwrap();
+    let gate = b.matmul("gate", wg, ActPrecision::Int8, ffn).unwrap();
+    let up = b.matmul("up", wu, ActPrecision::Int8, ffn).unwrap();
     let silu = b.silu("silu", gate).unwrap();
     let act = b.mul("act", silu, up).unwrap();
     let gelu = b.push("gelu", Op::Gelu, &[act]).unwrap();
@@ -21,6 +22,9 @@ fn layer(bias: bool) -> Graph {
     let wd = matrix(&mut b, "down.w", COLS, 12);
     let down = b.matmul("down", wd, ActPrecision::Int8, act).unwrap();
     let out = b.add("out", sum, down).unwrap();
+    let norm = matrix(&mut b, "post.w", 1, COLS);
+    let post = b.rms_norm("post", Some(norm), 1e-5, out).unwrap();
+    let out = b.add("with_post", out, post).unwrap();
     b.output(out);
     b.finish(0)
 }
@@ -39,7 +43,7 @@ fn fused_equals_plain() {
         let steps = [(0, dims(4, 0, 1)), (4, dims(1, 0, 1)), (5, dims(2, 0, 1))];
         let expected: Vec<_> =
             steps.iter().map(|&(past, step)| bits(&plain.run(past as u64, past, step).unwrap())).collect();
-        for mask in 0..64 {
+        for mask in 0..256 {
             let fuse = FusionSwitches {
                 matmul_bias: mask & 1 != 0,
                 swiglu: mask & 2 != 0,
@@ -47,6 +51,8 @@ fn fused_equals_plain() {
                 geglu: mask & 8 != 0,
                 gated_matmul: mask & 16 != 0,
                 matmul_add: mask & 32 != 0,
+                norm_add: mask & 64 != 0,
+                norm_matmul: mask & 128 != 0,
             };
             let mut rig = Rig::new(&graph, devices(vec![Box::new(chaos(CPU))]), &opts(fuse)).unwrap();
             let report = &rig.plan.fusions;
@@ -58,6 +64,9 @@ fn fused_equals_plain() {
             let gated = fuse.gated_matmul && fuse.swiglu;
             assert_eq!(report.count(Fusion::GatedMatMul), usize::from(gated), "{report}");
             assert_eq!(report.count(Fusion::MatMulAdd), usize::from(fuse.matmul_add), "{report}");
+            assert_eq!(report.count(Fusion::NormAdd), usize::from(fuse.norm_add), "{report}");
+            let normed = if fuse.norm_matmul { usize::from(qkv) + usize::from(gated) } else { 0 };
+            assert_eq!(report.count(Fusion::NormMatMul), normed, "{report}");
             for (&(past, step), expected) in steps.iter().zip(&expected) {
                 assert_eq!(bits(&rig.run(past as u64, past, step).unwrap()), *expected, "{fuse:?}");
             }
@@ -196,6 +205,50 @@ fn gated_refusals() {
     }
 }
 
+/// R131: what keeps a norm and the products of its result apart; and a norm that is added, in both operand orders.
+#[test]
+fn norm_refusals() {
+    for case in 0..4 {
+        let mut b = GraphBuilder::new();
+        let x = value_input(&mut b, "x");
+        let normed = b.rms_norm("normed", None, 1e-5, x).unwrap();
+        let mut product = |name: &str| {
+            let w = matrix(&mut b, &format!("{name}.w"), COLS, COLS);
+            b.matmul(name, w, ActPrecision::Int8, normed).unwrap()
+        };
+        let (gate, up) = (product("gate"), product("up"));
+        let gated = b.push("gated", Op::SwiGlu, &[gate, up]).unwrap();
+        b.output(gated);
+        let expected = match case {
+            0 => {
+                b.output(normed);
+                vec![(Fusion::NormMatMul, FusionRefusal::IsOutput(normed))]
+            }
+            1 | 2 => {
+                let (first, second) = if case == 1 { (normed, x) } else { (x, normed) };
+                let sum = b.add("sum", first, second).unwrap();
+                b.output(sum);
+                [Fusion::NormAdd, Fusion::NormMatMul]
+                    .map(|f| (f, FusionRefusal::UsedElsewhere(normed)))
+                    .to_vec()
+            }
+            _ => vec![],
+        };
+        assert_eq!(refusals(b.finish(0), &one()), expected, "case {case}");
+    }
+    for swapped in [false, true] {
+        let mut b = GraphBuilder::new();
+        let (x, r) = (value_input(&mut b, "x"), value_input(&mut b, "r"));
+        let normed = b.rms_norm("normed", None, 1e-5, x).unwrap();
+        let (first, second) = if swapped { (r, normed) } else { (normed, r) };
+        let out = b.add("out", first, second).unwrap();
+        b.output(out);
+        let plan = plan(b.finish(0), &one(), &opts(FusionSwitches::default())).unwrap();
+        let node = plan.graph.node(out);
+        assert_eq!((node.op.name(), node.src.as_slice()), ("NormAdd", &[x, r][..]));
+    }
+}
+
 fn refusals(graph: Graph, backends: &Backends) -> Vec<(Fusion, FusionRefusal)> {
     let p = plan(graph, backends, &opts(FusionSwitches::default())).unwrap();
     p.fusions.refused.into_iter().map(|r| (r.fusion, r.why)).collect()
@@ -237,7 +290,7 @@ fn refusals_are_typed() {
     // Switched off.
     let p = plan(layer(false), &backends, &opts(FusionSwitches::NONE)).unwrap();
     assert!(p.fusions.refused.iter().all(|r| r.why == FusionRefusal::SwitchedOff));
-    assert_eq!(p.fusions.refused.len(), 4);
+    assert_eq!(p.fusions.refused.len(), 5);
     assert!(p.fusions.to_string().contains("SwiGlu not at node"), "{}", p.fusions);
 }
 
@@ -260,7 +313,8 @@ fn odd_layer(case: usize) -> Graph {
         _ => b.rope(name, rope, x, i.positions).unwrap(),
     };
     let q = rotate(&mut b, "q_rope", if case == 2 { other } else { rope() }, q);
-    let k = if case == 3 { b.rms_norm("k_norm", None, 1e-5, k).unwrap() } else { k };
+    let k = if matches!(case, 3 | 9) { b.rms_norm("k_norm", None, 1e-5, k).unwrap() } else { k };
+    let k = if case == 9 { b.rms_norm("k_norm_again", None, 1e-5, k).unwrap() } else { k };
     let k = rotate(&mut b, "k_rope", rope(), k);
     let scale = Op::PositionScale { gain: 0.5, interval: 2 };
     let q = if case == 6 { b.push("q_scaled", scale, &[q, i.positions]).unwrap() } else { q };
@@ -300,7 +354,7 @@ fn qkv_refusals() {
         assert!(matches!(reason(case), Some(FusionRefusal::Mismatch(_))), "case {case}");
     }
     let near_misses = [
-        (3, "k is normed between its projection and RoPE (`k_norm`)"),
+        (9, "k is normed between its projection and RoPE (`k_norm`)"),
         (6, "q passes through PositionScale between RoPE and the attention (`q_scaled`)"),
         (7, "q is not rotated: the layer has no RoPE"),
         (8, "v is normed between its projection and the store (`v_norm`)"),
@@ -310,7 +364,8 @@ fn qkv_refusals() {
     }
     assert!(matches!(reason(4), Some(FusionRefusal::Order(_))), "q is read before the store");
     assert_eq!(reason(5), None, "q read behind the store is served by the fused node");
-    for case in 0..9 {
+    assert_eq!(reason(3), None, "a norm of k alone is taken in");
+    for case in 0..10 {
         let graph = odd_layer(case);
         let mut fused = Rig::new(&graph, one(), &opts(FusionSwitches::default())).unwrap();
         let mut plain = Rig::new(&graph, one(), &opts(FusionSwitches::NONE)).unwrap();

@@ -35,7 +35,7 @@ fn cases_cover_every_op_and_the_edges() {
     let names: HashSet<&str> = cases.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names.len(), cases.len());
     let ops: HashSet<&str> = cases.iter().flat_map(|c| &c.graph.nodes).map(|n| n.op.name()).collect();
-    assert_eq!(ops.len(), 27, "{ops:?}");
+    assert_eq!(ops.len(), 28, "{ops:?}");
     assert!(cases.iter().any(|c| c.dims.tokens == 1) && cases.iter().any(|c| c.dims.seqs > 1));
     let no_outputs = |c: &&minfer_testkit::OpCase| {
         c.dims.outputs == 0 && c.graph.nodes.iter().any(|n| n.op == Op::GatherRows)

@@ -182,7 +182,7 @@ fn forecast_text(m: &MemoryForecast, n_ctx: usize, n_batch: usize) -> String {
 mod tests {
     use super::*;
     use crate::exit;
-    use minfer::graph::Action;
+    use minfer::graph::{Action, Fusion, FusionSwitches};
     use minfer::{DeviceChoice, GpuLayers, ModelFile, Placement};
     use minfer_testkit::tiny::TinySpec;
 
@@ -192,7 +192,9 @@ mod tests {
         let path = folder.path().join("m.gguf");
         std::fs::write(&path, TinySpec::llama().to_bytes().unwrap()).unwrap();
         let file = ModelFile::open(&path).unwrap();
-        let options = SessionOptions { n_ctx: 64, n_batch: 8, ..SessionOptions::default() };
+        // Norms are nodes of their own here.
+        let fusions = FusionSwitches::default().with(Fusion::NormMatMul, false);
+        let options = SessionOptions { n_ctx: 64, n_batch: 8, fusions, ..SessionOptions::default() };
         let chaos = DeviceChoice::Chaos { index: 0, kib: None };
         let layout = Placement::new([chaos], GpuLayers::Count(2)).resolve(&file, &options).unwrap();
         (minfer::session_plans(&file, &options, &layout).unwrap(), layout)

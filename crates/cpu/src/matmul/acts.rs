@@ -2,6 +2,7 @@
 
 use super::shared::SharedMut;
 use crate::dispatch;
+use crate::ops::norm::LoadedNorm;
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Simd};
 use crate::team::Team;
@@ -10,8 +11,9 @@ use std::ops::Range;
 
 /// Values of a row that are quantised at a time; whole blocks.
 const PIECE: usize = 2048;
-/// Up to so many values every member of a team quantises for itself: that takes less than to share the work.
-const ALONE: usize = 5120;
+/// Up to so many values every member of a team normalises and quantises for itself: that takes less than to share the
+/// work.
+pub(crate) const ALONE: usize = 5120;
 /// Values per block.
 pub const BLOCK: usize = 32;
 
@@ -40,11 +42,33 @@ pub struct ActBlock {
     pub s: f32,
 }
 
+/// The input of products before it is quantised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raw<'a> {
+    /// `[rows, cols]`.
+    pub x: &'a [f32],
+    /// Rows (tokens).
+    pub rows: usize,
+    /// Values per row.
+    pub cols: usize,
+    /// What each row passes through first.
+    pub norm: Option<LoadedNorm<'a>>,
+}
+
+impl<'a> Raw<'a> {
+    /// Row `i`, as it is.
+    pub fn row(&self, i: usize) -> &'a [f32] {
+        &self.x[i * self.cols..][..self.cols]
+    }
+}
+
 /// Quantised rows of a matmul's input. Its memory is kept from use to use.
 #[derive(Debug, Default)]
 pub struct Activations {
     blocks: Vec<ActBlock>,
     layout: Layout,
+    /// A row behind its norm, on its way into the blocks.
+    normed: Vec<f32>,
 }
 
 impl Activations {
@@ -69,13 +93,14 @@ impl Activations {
         precision: ActPrecision,
     ) -> Result<(), BackendError> {
         let layout = Layout::new(x, rows, cols, precision)?;
-        let blocks = self.make_room(layout)?;
+        self.layout = layout;
+        let blocks = make_room(&mut self.blocks, layout)?;
         pool.team(|team| layout.fill(isa, team, x, blocks));
         Ok(())
     }
 
-    /// [`Activations::quantize`] by the members of a team, each of which gets the rows. They stay until one of the
-    /// members does this again.
+    /// [`Activations::quantize`] by the members of a team, each of which gets the rows, which pass through their norm
+    /// first. They stay until one of the members does this again.
     ///
     /// # Errors
     ///
@@ -84,21 +109,38 @@ impl Activations {
         &'s mut self,
         isa: Isa,
         team: &Team<'_>,
-        x: &[f32],
-        rows: usize,
-        cols: usize,
+        raw: &Raw<'_>,
         precision: ActPrecision,
     ) -> Result<ActRows<'s>, BackendError> {
-        let layout = Layout::new(x, rows, cols, precision)?;
-        if x.len() < ALONE {
-            let blocks = self.make_room(layout)?;
-            (0..rows).for_each(|row| layout.fill_part(isa, x, row, 0..cols, blocks));
-            return Ok(self.rows());
+        let layout = Layout::new(raw.x, raw.rows, raw.cols, precision)?;
+        let Activations { blocks, layout: own, normed } = self;
+        *own = layout;
+        let alone = raw.x.len() <= ALONE;
+        let blocks = if alone {
+            make_room(blocks, layout)?
+        } else {
+            // SAFETY: all members quantise the same rows.
+            unsafe { team.try_share(|| make_room(blocks, layout)) }?
+        };
+        if let Some(norm) = &raw.norm {
+            room::grow(normed, raw.cols, 0.0)?;
+            let normed = &mut normed[..raw.cols];
+            let mut fill = |row: usize| {
+                norm.row(isa, normed, Some(raw.row(row)));
+                layout.fill_part(isa, normed, row, 0..raw.cols, blocks);
+            };
+            if alone {
+                (0..raw.rows).for_each(fill);
+            } else {
+                let chunk = raw.rows.div_ceil(4 * team.threads()).min(4);
+                team.chunks(raw.rows, chunk, |rows| rows.for_each(&mut fill));
+            }
+        } else if alone {
+            (0..raw.rows).for_each(|row| layout.fill_part(isa, raw.row(row), row, 0..raw.cols, blocks));
+        } else {
+            layout.fill(isa, team, raw.x, blocks);
         }
-        // SAFETY: all members quantise the same rows.
-        let blocks = unsafe { team.try_share(|| self.make_room(layout)) }?;
-        layout.fill(isa, team, x, blocks);
-        // SAFETY: all members have met since the last write.
+        // SAFETY: the blocks are this member's own, or all have met since the last write.
         Ok(ActRows { layout, blocks: unsafe { blocks.read() } })
     }
 
@@ -106,12 +148,11 @@ impl Activations {
     pub fn rows(&self) -> ActRows<'_> {
         ActRows { layout: self.layout, blocks: &self.blocks[..self.layout.len()] }
     }
+}
 
-    fn make_room(&mut self, layout: Layout) -> Result<SharedMut<'_, ActBlock>, BackendError> {
-        room::grow(&mut self.blocks, layout.len(), ActBlock::default())?;
-        self.layout = layout;
-        Ok(SharedMut::new(&mut self.blocks[..layout.len()]))
-    }
+fn make_room(blocks: &mut Vec<ActBlock>, layout: Layout) -> Result<SharedMut<'_, ActBlock>, BackendError> {
+    room::grow(blocks, layout.len(), ActBlock::default())?;
+    Ok(SharedMut::new(&mut blocks[..layout.len()]))
 }
 
 /// Where the blocks of the rows are.
@@ -154,13 +195,14 @@ impl Layout {
         team.chunks(self.rows * pieces, chunk, |range| {
             for piece in range {
                 let start = piece % pieces * PIECE;
-                self.fill_part(isa, x, piece / pieces, start..self.cols.min(start + PIECE), out);
+                let (row, cols) = (piece / pieces, start..self.cols.min(start + PIECE));
+                self.fill_part(isa, &x[row * self.cols..][cols.clone()], row, cols, out);
             }
         });
     }
 
+    /// Quantises `x`, which are some columns of a row.
     fn fill_part(self, isa: Isa, x: &[f32], row: usize, cols: Range<usize>, out: SharedMut<'_, ActBlock>) {
-        let x = &x[row * self.cols..][cols.clone()];
         // SAFETY: parts of rows don't overlap, and each is filled once by those who share the blocks.
         let out = unsafe { out.range(self.place(row, cols)) };
         match self.planes {

@@ -60,7 +60,20 @@ impl<'a> Job<'a> {
 
     /// Whether a weight wants quantised activations.
     pub fn is_quantized(&self) -> bool {
-        self.weight.is_quantized() || matches!(self.then, Then::Gate(_, up) if up.weight.is_quantized())
+        self.weights().any(PackedWeight::is_quantized)
+    }
+
+    /// Whether a weight wants activations as they are.
+    pub fn is_plain(&self) -> bool {
+        self.weights().any(|weight| !weight.is_quantized())
+    }
+
+    fn weights(&self) -> impl Iterator<Item = &'a PackedWeight> {
+        let up = match self.then {
+            Then::Gate(_, up) => Some(up.weight),
+            Then::Add(_) | Then::Keep => None,
+        };
+        std::iter::once(self.weight).chain(up)
     }
 }
 

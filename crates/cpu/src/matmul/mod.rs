@@ -16,6 +16,7 @@ mod run;
 pub(crate) mod shared;
 mod weight;
 
+pub(crate) use acts::{ALONE, Raw};
 pub use acts::{ActRows, Activations};
 pub(crate) use job::{ExpertJob, ExpertRows, Pair};
 pub use job::{Input, Job, Then, Up};

@@ -60,6 +60,13 @@ impl<'a, T> SharedMut<'a, T> {
         self.start.wrapping_add(index)
     }
 
+    /// A part of it, to hand on; panics if it is out of bounds.
+    pub fn part(&self, range: Range<usize>) -> SharedMut<'a, T> {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: in bounds of the slice.
+        SharedMut { start: unsafe { self.start.add(range.start) }, len: range.len(), slice: PhantomData }
+    }
+
     /// Number of values.
     pub fn len(&self) -> usize {
         self.len

@@ -4,7 +4,7 @@ use super::parallel::for_each_row;
 use super::{Ctx, Kernel};
 use crate::buffers::typed;
 use crate::dispatch;
-use crate::matmul::{ExpertJob, ExpertRows, GROUP, Input, Pair, matmul_experts};
+use crate::matmul::{ExpertJob, ExpertRows, GROUP, Input, Pair, Raw, matmul_experts};
 use crate::simd::{Simd, exp_f32};
 use minfer_graph::{BackendError, ExpertMatMul, Graph, Node, Unsupported, room};
 use std::cmp::Ordering;
@@ -122,8 +122,9 @@ impl Kernel for ExpertMatMul {
 
         let (cols, activations) = (weight.cols(), &mut ctx.scratch.activations);
         let n_rows = x.len() / cols;
+        let raw = Raw { x, rows: n_rows, cols, norm: None };
         let quant = match weight.is_quantized() {
-            true => Some(activations.quantize_together(ctx.isa, ctx.team, x, n_rows, cols, self.act)?),
+            true => Some(activations.quantize_together(ctx.isa, ctx.team, &raw, self.act)?),
             false => None,
         };
         let input = Input { x, rows: n_rows, cols, quant };

@@ -5,7 +5,7 @@ pub(crate) mod elementwise;
 mod experts;
 pub mod kv;
 mod matmul;
-mod norm;
+pub(crate) mod norm;
 mod parallel;
 mod qkv;
 mod rope;
@@ -14,12 +14,12 @@ pub(crate) mod vector;
 pub mod weights;
 
 use crate::buffers::{BufferPool, Views};
-use crate::matmul::Activations;
+use crate::matmul::{Activations, SharedMut};
 use crate::pool::Pool;
 use crate::simd::Isa;
 use crate::team::Team;
 use elementwise::Elementwise;
-use minfer_graph::{BackendError, BufferSlice, Graph, NodeCall, Op, Unsupported};
+use minfer_graph::{BackendError, BufferSlice, Graph, NodeCall, Norm, Op, Unsupported};
 use weights::Weights;
 
 /// Memory that a member of a team reuses from call to call.
@@ -29,8 +29,8 @@ pub struct Scratch {
     pub rope: rope::RopeCache,
     /// Quantised activations.
     pub activations: Activations,
-    /// K and V rows of a fused projection, before they are stored.
-    pub kv_rows: [Vec<f32>; 2],
+    /// Rows behind their norm, for weights that take them as they are.
+    pub normed: Vec<f32>,
     /// Partial results of attention.
     pub attention: attention::AttentionScratch,
 }
@@ -51,6 +51,8 @@ pub struct Ctx<'a> {
     pub isa: Isa,
     /// This member's memory.
     pub scratch: &'a mut Scratch,
+    /// Memory of all members: at least [`Kernel::common`] values, which nobody uses between two nodes.
+    pub common: SharedMut<'a, f32>,
 }
 
 impl<'a> Ctx<'a> {
@@ -103,10 +105,15 @@ fn check_len(slice: BufferSlice, bytes: usize, what: &str) -> Result<BufferSlice
 }
 
 /// One op's kernel.
-pub trait Kernel {
+pub trait Kernel: Sync {
     /// Whether the kernel takes the op's types and sizes.
     fn check(&self, _graph: &Graph) -> Result<(), Unsupported> {
         Ok(())
+    }
+
+    /// Values that the members share while they run a node, beside its output.
+    fn common(&self, _call: &NodeCall<'_>) -> usize {
+        0
     }
 
     /// Runs it, on each member of a team. All of them meet after the last write, so that a member may begin the next
@@ -123,7 +130,8 @@ pub fn kernel(op: &Op) -> Box<dyn Kernel> {
         Op::MatMulAdd { weight, bias, act } => Box::new(matmul::MatMul { weight, bias, act, add: true }),
         Op::GatedMatMul(fused) => Box::new(fused),
         Op::AddBias { bias } => Box::new(elementwise::AddBias { bias }),
-        Op::RmsNorm { weight, eps, parts } => Box::new(norm::RmsNorm { weight, eps, parts }),
+        Op::RmsNorm { weight, eps, parts } => Box::new(norm::RmsNorm(Norm { weight, eps, parts })),
+        Op::NormAdd(norm) => Box::new(norm::NormAdd(norm)),
         Op::Add => Box::new(Elementwise(elementwise::Add)),
         Op::Mul => Box::new(Elementwise(elementwise::Mul)),
         Op::SwiGlu => Box::new(Elementwise(elementwise::SwiGlu)),

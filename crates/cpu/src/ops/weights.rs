@@ -7,6 +7,7 @@ use minfer_graph::room::with_room;
 use minfer_graph::{BackendError, Graph, Unsupported, WeightBytes, WeightId, WeightSpec};
 use std::collections::HashMap;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// One weight.
 enum Weight {
@@ -19,7 +20,12 @@ enum Weight {
 /// The weights of a model by name.
 #[derive(Default)]
 pub struct Weights {
-    map: HashMap<String, (WeightSpec, Weight)>,
+    list: Vec<(WeightSpec, Weight)>,
+    /// Places in the list.
+    by_name: HashMap<String, usize>,
+    /// Where a weight of this number in its graph was found last: most likely it is there again, which is quicker to see
+    /// than to look its name up for every node of every step.
+    hints: Vec<AtomicUsize>,
     /// Where the matrices lie, in the order of their loading.
     arena: Arena,
 }
@@ -51,15 +57,32 @@ impl Weights {
                 None => PackedWeight::pack_in(spec, data, pool, &mut self.arena)?,
             })
         };
-        self.map.insert(spec.name.clone(), (spec.clone(), weight));
+        let loaded = (spec.clone(), weight);
+        match self.by_name.get(&spec.name) {
+            Some(&place) => self.list[place] = loaded,
+            None => {
+                self.by_name.insert(spec.name.clone(), self.list.len());
+                self.list.push(loaded);
+                self.hints.push(AtomicUsize::new(usize::MAX));
+            }
+        }
         Ok(())
     }
 
     fn get(&self, graph: &Graph, id: WeightId) -> Result<&Weight, BackendError> {
         let spec = graph.weight(id);
-        let (loaded, weight) =
-            self.map.get(&spec.name).ok_or_else(|| BackendError::WeightMissing(spec.name.clone()))?;
+        let hint = self.hints.get(id.0);
+        let near = hint.and_then(|hint| self.list.get(hint.load(Ordering::Relaxed)));
+        if let Some((_, weight)) = near.filter(|(loaded, _)| loaded == spec) {
+            return Ok(weight);
+        }
+        let place = self.by_name.get(&spec.name);
+        let &place = place.ok_or_else(|| BackendError::WeightMissing(spec.name.clone()))?;
+        let (loaded, weight) = &self.list[place];
         if loaded == spec {
+            if let Some(hint) = hint {
+                hint.store(place, Ordering::Relaxed);
+            }
             return Ok(weight);
         }
         let reason = format!("loaded as {loaded:?}, used as {spec:?}");

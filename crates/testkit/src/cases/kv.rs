@@ -6,7 +6,7 @@ use super::{CaseBuilder, OpCase, Tolerance};
 use crate::reference::kv::{HeadRow, Side};
 use minfer_gguf::TensorType;
 use minfer_graph::{
-    ActPrecision, Attention, InputKind, KvShape, KvType, KvTypes, NodeId, Op, PAGE, QkvRopeStore, Rope,
+    ActPrecision, Attention, InputKind, KvShape, KvType, KvTypes, NodeId, Norm, Op, PAGE, QkvRopeStore, Rope,
     RopeStyle,
 };
 
@@ -98,7 +98,10 @@ pub(super) fn cases() -> Vec<OpCase> {
     for ty in TYPES {
         for weights in [TensorType::F32, TensorType::Q8_0] {
             for biased in [false, true] {
-                list.push(fused(ty, weights, biased));
+                list.push(fused(ty, weights, biased, 0));
+            }
+            for norms in 1..8 {
+                list.push(fused(ty, weights, norms % 2 == 0, norms));
             }
         }
     }
@@ -236,10 +239,11 @@ fn attention(variant: Variant, batch: &[Seq]) -> OpCase {
     c.finish(&[y], CLOSE)
 }
 
-/// Projections, rotation and store in one node, then attention over what it stored.
-fn fused(ty: KvTypes, weights: TensorType, biased: bool) -> OpCase {
+/// Projections, rotation and store in one node, then attention over what it stored. The bits of `norms`: a norm of the input,
+/// of each head of q, of k as a whole.
+fn fused(ty: KvTypes, weights: TensorType, biased: bool, norms: usize) -> OpCase {
     let (h, n_embd, batch) = (HEADS[0], 96, &[(70, 1), (0, 3), (62, 5)][..]);
-    let mut c = new_case(format!("QkvRopeStore {weights} {ty} bias {biased}"), batch);
+    let mut c = new_case(format!("QkvRopeStore {weights} {ty} bias {biased} norms {norms}"), batch);
     let layout = layout(&mut c, batch, None);
     fill(&mut c, kv_shape(h), ty, &layout);
     let x = c.rows("x", n_embd);
@@ -257,7 +261,17 @@ fn fused(ty: KvTypes, weights: TensorType, biased: bool) -> OpCase {
         yarn: None,
         magnitude: 1.0,
     };
+    let mut norm = |i: usize, name: &str, cols: usize, parts: usize| {
+        (norms >> i & 1 == 1).then(|| Norm {
+            weight: Some(c.vector(name, cols / parts, 1.0)),
+            eps: 1e-5,
+            parts,
+        })
+    };
     let op = QkvRopeStore {
+        norm: norm(0, "norm", n_embd, 1),
+        q_norm: norm(1, "q_norm", q_dim, h.n_head),
+        k_norm: norm(2, "k_norm", k_dim, 1),
         wq: c.weight("wq", weights, q_dim, n_embd),
         wk: c.weight("wk", weights, k_dim, n_embd),
         wv: c.weight("wv", weights, v_dim, n_embd),

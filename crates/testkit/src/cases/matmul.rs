@@ -2,7 +2,7 @@
 
 use super::{CaseBuilder, OpCase, Tolerance};
 use minfer_gguf::{TensorType, can_encode};
-use minfer_graph::{ActPrecision, GatedMatMul, Gating, InputKind, Op};
+use minfer_graph::{ActPrecision, GatedMatMul, Gating, InputKind, Norm, Op};
 
 /// `(weight rows, blocks or values per row, tokens)`; blocks of the type for quantised types.
 const SHAPES: [(usize, usize, usize); 9] = [
@@ -40,11 +40,30 @@ pub(super) fn cases() -> Vec<OpCase> {
         list.push(product(ty, ActPrecision::Int8, 33, 3 * unit, 5, true));
         list.push(special_rows(ty, 3 * unit));
         list.push(added(ty, [9, 3 * unit, 4], true));
-        list.push(gated([ty, TensorType::Q8_0], Gating::Silu, [24, 3 * unit.next_multiple_of(32), 17], true));
+        list.push(gated(
+            [ty, TensorType::Q8_0],
+            Gating::Silu,
+            [24, 3 * unit.next_multiple_of(32), 17],
+            true,
+            false,
+        ));
+        list.push(gated(
+            [TensorType::Q8_0, ty],
+            Gating::Gelu,
+            [16, 2 * unit.next_multiple_of(32), 3],
+            false,
+            true,
+        ));
     }
     for tokens in [1, 2, 20] {
         list.push(added(TensorType::Q4K, [35, 512, tokens], false));
-        list.push(gated([TensorType::Q4K, TensorType::Q6K], Gating::Gelu, [35, 512, tokens], false));
+        list.push(gated(
+            [TensorType::Q4K, TensorType::Q6K],
+            Gating::Gelu,
+            [35, 512, tokens],
+            false,
+            tokens == 2,
+        ));
     }
     for outputs in [0, 1, 3] {
         list.push(head(outputs));
@@ -74,13 +93,21 @@ fn added(ty: TensorType, [rows, cols, tokens]: [usize; 3], bias: bool) -> OpCase
     c.finish(&[y], tolerance(ty, act))
 }
 
-/// Two products, one the gate of the other.
-fn gated(types: [TensorType; 2], gating: Gating, [rows, cols, tokens]: [usize; 3], biased: bool) -> OpCase {
+/// Two products, one the gate of the other, perhaps behind a norm.
+fn gated(
+    types: [TensorType; 2],
+    gating: Gating,
+    [rows, cols, tokens]: [usize; 3],
+    biased: bool,
+    normed: bool,
+) -> OpCase {
     let [gate_ty, up_ty] = types;
-    let name = format!("GatedMatMul {gate_ty} {up_ty} {gating:?} [{rows}, {cols}] x {tokens}");
+    let name = format!("GatedMatMul {gate_ty} {up_ty} {gating:?} [{rows}, {cols}] x {tokens} norm {normed}");
     let mut c = CaseBuilder::new(name, tokens, 0, 1);
     let x = c.rows("x", cols);
+    let weight = normed.then(|| c.vector("norm", cols, 1.0));
     let op = GatedMatMul {
+        norm: normed.then_some(Norm { weight, eps: 1e-5, parts: 1 }),
         gate: c.weight("gate", gate_ty, rows, cols),
         up: c.weight("up", up_ty, rows, cols),
         gate_bias: biased.then(|| c.vector("gate_bias", rows, 0.0)),

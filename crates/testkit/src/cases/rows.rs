@@ -2,7 +2,7 @@
 
 use super::{CaseBuilder, OpCase, Tolerance};
 use minfer_gguf::{TensorType, can_encode};
-use minfer_graph::{InputKind, Op, Rope, RopeStyle, Yarn};
+use minfer_graph::{InputKind, Norm, Op, Rope, RopeStyle, Yarn};
 
 /// Sizes around vector widths and the 64 lanes of sums.
 const COLS: [usize; 9] = [1, 3, 31, 63, 64, 65, 130, 576, 1027];
@@ -94,7 +94,23 @@ fn norms(list: &mut Vec<OpCase>, tokens: usize, cols: usize) {
             c.alias(y, source);
         }
         list.push(c.finish(&[y], CLOSE));
+        list.push(norm_add(tokens, cols, Norm { weight: None, eps, parts }, weighted, alias));
     }
+    let norm = Norm { weight: None, eps: 1e-6, parts: 1 };
+    list.push(norm_add(tokens, cols, norm, true, Some(1)));
+}
+
+/// A norm and a sum; the norm gets a weight of its own.
+fn norm_add(tokens: usize, cols: usize, norm: Norm, weighted: bool, alias: Option<usize>) -> OpCase {
+    let name = format!("NormAdd {tokens}x{cols} weight {weighted} {norm:?}{}", alias_name(alias));
+    let mut c = CaseBuilder::new(name, tokens, 0, 1);
+    let (x, r) = (c.rows_scaled("x", cols, 3.0), c.rows("r", cols));
+    let weight = weighted.then(|| c.vector("w", cols / norm.parts, 1.0));
+    let y = c.push("y", Op::NormAdd(Norm { weight, ..norm }), &[x, r]);
+    if let Some(source) = alias {
+        c.alias(y, source);
+    }
+    c.finish(&[y], CLOSE)
 }
 
 /// A row of zeros, one with a NaN, one with large and tiny values: rows don't touch each other.
@@ -116,6 +132,7 @@ fn special_values() -> OpCase {
         c.push("silu", Op::Silu, &[x]),
         c.push("swiglu", Op::SwiGlu, &[x, x]),
         c.push("clamped", Op::ClampedGlu { alpha: 1.702, limit: 7.0 }, &[x, x]),
+        c.push("norm_add", Op::NormAdd(Norm { weight, eps: 1e-6, parts: 1 }), &[x, x]),
         c.push("softcap", Op::SoftCap { cap: 30.0 }, &[x]),
         c.push("add", Op::Add, &[x, x]),
         c.push("mul", Op::Mul, &[x, x]),

@@ -15,7 +15,8 @@ use kv::Cache;
 use memory::{Memory, overlap};
 use minfer_graph::{
     Backend, BackendError, BackendTag, BufferId, BufferRules, BufferSlice, Capture, Gating, Graph, KvPair,
-    KvShape, MemoryInfo, Node, NodeCall, NodeId, Op, QkvRopeStore, Rope, Unsupported, WeightId, WeightSpec,
+    KvShape, MemoryInfo, Node, NodeCall, NodeId, Norm, Op, QkvRopeStore, Rope, Unsupported, WeightId,
+    WeightSpec,
 };
 use ops::{Weight, index};
 use std::collections::{BTreeMap, HashMap};
@@ -155,15 +156,30 @@ impl ReferenceBackend {
         kv::store(&mut self.memory, &regions(call)?, kv, k, v, rows)
     }
 
-    /// The fused op as its decomposition: three matmuls, two rotations, a store.
+    /// Rows, normalised if there is a norm.
+    fn normed(
+        &self,
+        graph: &Graph,
+        x: Vec<f32>,
+        cols: usize,
+        norm: Option<Norm>,
+    ) -> Result<Vec<f32>, BackendError> {
+        let Some(Norm { weight, eps, parts }) = norm else { return Ok(x) };
+        Ok(ops::rms_norm(&x, cols / parts, self.vector(graph, weight)?.as_deref(), eps))
+    }
+
+    /// The fused op as its decomposition: norms, three matmuls, two rotations, a store.
     fn qkv(&mut self, call: &NodeCall<'_>, f: &QkvRopeStore) -> Result<Vec<f32>, BackendError> {
-        let x = self.memory.f32(call.inputs[0])?;
+        let n_embd = call.graph.nodes[call.node.src[0]].shape.cols;
+        let x = self.normed(call.graph, self.memory.f32(call.inputs[0])?, n_embd, f.norm)?;
         let (positions, rows) = (self.memory.i32(call.inputs[1])?, self.memory.i32(call.inputs[2])?);
         let q = self.project(call.graph, &x, f.wq, f.bq)?;
         let k = self.project(call.graph, &x, f.wk, f.bk)?;
         let v = self.project(call.graph, &x, f.wv, f.bv)?;
-        let q = self.rotate(call.graph, &q, call.node.shape.cols, &positions, &f.rope)?;
-        let k_cols = f.kv.n_kv_head * f.kv.head_dim;
+        let (q_cols, k_cols) = (call.node.shape.cols, f.kv.n_kv_head * f.kv.head_dim);
+        let q = self.normed(call.graph, q, q_cols, f.q_norm)?;
+        let k = self.normed(call.graph, k, k_cols, f.k_norm)?;
+        let q = self.rotate(call.graph, &q, q_cols, &positions, &f.rope)?;
         let k = self.rotate(call.graph, &k, k_cols, &positions, &f.rope)?;
         self.store(call, &f.kv, &k, &v, &rows)?;
         Ok(q)
@@ -232,8 +248,10 @@ impl ReferenceBackend {
             }
             Op::QkvRopeStore(f) => self.qkv(call, f)?,
             Op::GatedMatMul(f) => {
-                let gate = self.project(graph, &f32(0)?, f.gate, f.gate_bias)?;
-                let up = self.project(graph, &f32(0)?, f.up, f.up_bias)?;
+                let n_embd = graph.nodes[call.node.src[0]].shape.cols;
+                let x = self.normed(graph, f32(0)?, n_embd, f.norm)?;
+                let gate = self.project(graph, &x, f.gate, f.gate_bias)?;
+                let up = self.project(graph, &x, f.up, f.up_bias)?;
                 let activation = match f.gating {
                     Gating::Silu => ops::silu,
                     Gating::Gelu => ops::gelu,
@@ -243,6 +261,7 @@ impl ReferenceBackend {
             Op::MatMulAdd { weight, bias, act: _ } => {
                 ops::add(&self.project(graph, &f32(0)?, *weight, *bias)?, &f32(1)?)
             }
+            Op::NormAdd(norm) => ops::add(&self.normed(graph, f32(0)?, cols, Some(*norm))?, &f32(1)?),
         })
     }
 }

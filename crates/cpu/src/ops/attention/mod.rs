@@ -23,8 +23,8 @@ use std::ops::Range;
 
 /// Query rows (tokens times query heads per KV head) of a tile, roughly.
 const TILE_ROWS: usize = 126;
-/// Fewest multiply-adds worth waking a thread for: a microsecond or two.
-const MIN_WORK: usize = 1 << 16;
+/// Fewest multiply-adds worth dividing: those of less than two microseconds, most of which is not the multiply-adds.
+const MIN_WORK: usize = 1 << 13;
 /// Fewest pages worth a work item of their own.
 const MIN_PAGES: usize = 4;
 

@@ -14,8 +14,7 @@ use crate::simd::{Isa, Simd};
 use crate::team::Team;
 use minfer_graph::{BackendError, BufferSlice, Graph, KvPair, KvShape, KvTypes, PAGE, Unsupported};
 pub use panels::{Line, PANEL, Panel, PanelKernel, Panels};
-pub use region::{Ahead, Part, Region};
-use region::{RegionMut, Side};
+pub use region::{Ahead, Part, Region, RegionMut, Side};
 pub use rotate::RotateQuery;
 
 /// A shape without values has no kernel.
@@ -67,18 +66,35 @@ pub fn store_rows(
     [k, v]: [&[f32]; 2],
     regions: &[RegionMut<'_>; 2],
 ) {
-    let n_kv_head = shape.n_kv_head;
-    team.chunks(2 * n_kv_head, 1, |units| {
+    team.chunks(2 * shape.n_kv_head, 1, |units| {
         for unit in units {
-            let (region, side, x, dim) = match unit % 2 {
-                0 => (&regions[0], Side::K, k, shape.head_dim),
-                _ => (&regions[1], Side::V, v, shape.v_dim),
-            };
-            let store = StoreHead { region, side, rows, x, dim, head: unit / 2, n_kv_head };
-            // SAFETY: each head of a side is one unit, and its pages are no other head's.
-            dispatch!(isa, s => s.vectorize(|| unsafe { store.run(s) }));
+            let (side, x) = if unit % 2 == 0 { (Side::K, k) } else { (Side::V, v) };
+            // SAFETY: each head of a side is one unit.
+            unsafe { store_head(isa, shape, side, unit / 2, rows, x, regions) };
         }
     });
+}
+
+/// Writes the rows of one head.
+///
+/// # Safety
+/// No other thread may do this with the same head of the same side.
+pub unsafe fn store_head(
+    isa: Isa,
+    shape: &KvShape,
+    side: Side,
+    head: usize,
+    rows: &[(usize, usize)],
+    x: &[f32],
+    regions: &[RegionMut<'_>; 2],
+) {
+    let (region, dim) = match side {
+        Side::K => (&regions[0], shape.head_dim),
+        Side::V => (&regions[1], shape.v_dim),
+    };
+    let store = StoreHead { region, side, rows, x, dim, head, n_kv_head: shape.n_kv_head };
+    // SAFETY: the caller's promise; a head's pages are no other head's.
+    dispatch!(isa, s => s.vectorize(|| unsafe { store.run(s) }));
 }
 
 /// One KV head of a batch on its way to the cache.
