@@ -142,7 +142,7 @@ fn in_place_chain_keeps_its_buffer() {
         let u = b.add(&format!("u.{i}"), t, other).unwrap();
         t = b.add(&format!("t.{i}"), u, t).unwrap();
     }
-    let y = b.add("y", t, a2).unwrap();
+    let y = b.mul("y", t, a2).unwrap();
     b.output(y);
     let graph = b.finish(0);
     let mut rig = Rig::new(&graph, one(), &PlanOptions::new(dims(2, 2, 1))).unwrap();
