@@ -10,6 +10,7 @@ mod formats;
 mod job;
 mod kernel;
 mod memory;
+mod outputs;
 mod panel;
 mod planes;
 mod run;

@@ -10,8 +10,8 @@
 
 use super::acts::{ActBlock, ActRows};
 use super::format::{BLOCK, Format, Minimum, Product};
+use super::outputs::Shared;
 use super::planes::Planes;
-use super::run::Shared;
 use super::weight::GROUP;
 use crate::simd::{Kernel, Rows16, Simd};
 use std::cell::RefCell;
