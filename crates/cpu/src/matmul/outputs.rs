@@ -114,9 +114,9 @@ impl<'a> Shared<'a> {
         let (two, bias) = (s.rows16(), self.bias.filter(|_| last));
         let at = groups.start * GROUP;
         if !self.are_two(&groups) {
-            for t in 0..n {
+            for (t, sum) in sums.into_iter().enumerate().take(n) {
                 let mut lanes = [[0.0; GROUP]; 2];
-                two.store(sums[t], &mut lanes);
+                two.store(sum, &mut lanes);
                 for (g, sum) in groups.clone().zip(&lanes) {
                     // SAFETY: the caller's promise.
                     unsafe { self.put(s, g, self.rows.at(first + t).output, s.load(sum), last) };
@@ -124,9 +124,8 @@ impl<'a> Shared<'a> {
             }
             return;
         }
-        for t in 0..n {
+        for (t, mut sum) in sums.into_iter().enumerate().take(n) {
             let at_row = self.rows.at(first + t).output * self.n_out + at;
-            let mut sum = sums[t];
             if let Some(bias) = bias {
                 sum = two.add(sum, two.load(two_groups(&bias[at..])));
             }
