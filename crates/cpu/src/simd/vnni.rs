@@ -23,7 +23,7 @@ pub type Avx512Vnni = X86<Vnni<Evex>>;
 pub trait Dot: Copy + fmt::Debug + Send + Sync + 'static {
     /// [`Level::Rows16`].
     type Rows16: Rows16;
-    /// [`Level::pair`].
+    /// [`Level::rows16`].
     fn rows16(s: X86<Vnni<Self>>) -> Self::Rows16;
     /// Whether the processor has it.
     fn has() -> bool;

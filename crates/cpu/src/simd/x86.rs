@@ -47,7 +47,7 @@ impl<L: Level> X86<L> {
 pub trait Level: Copy + fmt::Debug + Send + Sync + 'static {
     /// [`Simd::Rows16`].
     type Rows16: Rows16;
-    /// [`Simd::pair`].
+    /// [`Simd::rows16`].
     fn rows16(s: X86<Self>) -> Self::Rows16;
     /// Whether the processor has what the level needs besides AVX2, FMA and F16C.
     fn has_more() -> bool;
