@@ -10,6 +10,7 @@ pub mod matmul;
 pub mod measure;
 mod memory;
 mod ops;
+mod patience;
 pub mod pool;
 pub mod simd;
 mod team;

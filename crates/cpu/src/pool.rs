@@ -2,7 +2,8 @@
 //!
 //! Work is a borrowed closure that workers call with their own index. A worker joins a job while the caller is still
 //! at it; the caller waits for those who joined and for nobody else, so that a worker which the system runs late (a
-//! shared machine, a quota) costs its help but never a wait. Between jobs workers spin for a moment, because the next
+//! shared machine, a quota) costs its help but never a wait. Members of a [`Team`] do wait for each other, and
+//! `patience.rs` says for how long. Between jobs workers spin for a moment, because the next
 //! operation of a graph follows within microseconds, and then park.
 
 use crate::team::{Broken, Meeting, Team, spin_until};
@@ -13,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a worker looks for the next job before it parks.
 const SPIN: Duration = Duration::from_millis(1);
@@ -46,6 +47,8 @@ struct Shared {
     /// First panic of a worker during the job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     spin: Duration,
+    /// Threads that work on the current job, the caller included.
+    limit: AtomicUsize,
     /// Where a team meets.
     meeting: Meeting,
 }
@@ -84,7 +87,8 @@ impl Pool {
             parked: (1..threads).map(|_| Line(AtomicBool::new(false))).collect(),
             panic: Mutex::new(None),
             spin,
-            meeting: Meeting::new(spin),
+            limit: AtomicUsize::new(threads),
+            meeting: Meeting::new(threads, spin),
         });
         let mut handles = Vec::new();
         for index in 1..threads {
@@ -100,6 +104,14 @@ impl Pool {
         }
         let workers = handles.iter().map(|h| h.thread().clone()).collect();
         Pool { shared, workers, handles, turn: Mutex::new(()) }
+    }
+
+    /// The same, whose teams dismiss nobody.
+    #[cfg(test)]
+    pub(crate) fn patient(threads: usize) -> Pool {
+        let pool = Pool::new(threads);
+        pool.shared.meeting.patience().endless();
+        pool
     }
 
     /// Number of workers, the caller included.
@@ -119,7 +131,7 @@ impl Pool {
             return f(0);
         }
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.dispatch(&turn, &f);
+        self.dispatch(&turn, self.threads(), &f);
     }
 
     /// Runs `f` on a team: this thread and the workers that arrive in time; see [`Team`]. Called from inside a job, the
@@ -148,7 +160,9 @@ impl Pool {
                     if f(&team, item).is_break() {
                         return meeting.end();
                     }
-                    team.between(item + 1);
+                    if !team.between(item + 1) {
+                        return;
+                    }
                 }
             });
             if let Err(panic) = catch_unwind(member) {
@@ -159,15 +173,16 @@ impl Pool {
             }
         };
         if self.workers.is_empty() || INSIDE.get() {
-            let meeting = Meeting::new(Duration::ZERO);
+            let meeting = Meeting::new(1, Duration::ZERO);
             return work(&meeting, (meeting.first(0), 0));
         }
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let meeting = &self.shared.meeting;
         meeting.reset();
-        self.dispatch(&turn, &|worker| {
+        let limit = meeting.patience().begin(Instant::now()).min(self.threads());
+        self.dispatch(&turn, limit, &|worker| {
             if worker == 0 {
-                work(meeting, (meeting.first(self.workers.len()), 0));
+                work(meeting, (meeting.first(limit - 1), 0));
                 meeting.end();
             } else if let Some(place) = meeting.ask() {
                 work(meeting, place);
@@ -199,14 +214,20 @@ impl Pool {
         failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Runs a job; the caller holds `turn`.
-    fn dispatch(&self, _turn: &MutexGuard<'_, ()>, job: &(dyn Fn(usize) + Sync)) {
+    /// Runs a job on up to `limit` threads; the caller holds `turn`.
+    fn dispatch(&self, _turn: &MutexGuard<'_, ()>, limit: usize, job: &(dyn Fn(usize) + Sync)) {
         // SAFETY: only the lifetime changes. This does not return or unwind before the job is closed and nobody is
         // inside, and no worker touches the job after it left, so that `f` outlives every use.
         let job: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(job) };
-        self.publish(Some(job));
-        let own = call(job, 0);
-        self.close_and_wait();
+        self.shared.limit.store(limit, Ordering::SeqCst);
+        let own = if limit == 1 {
+            call(job, 0)
+        } else {
+            self.publish(Some(job), limit);
+            let own = call(job, 0);
+            self.close_and_wait();
+            own
+        };
         let other = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(panic) = own.err().or(other) {
             resume_unwind(panic);
@@ -234,8 +255,8 @@ impl Pool {
         if n <= chunk { take(0) } else { self.run(take) }
     }
 
-    /// Hands a job (or `None` to end) to the workers.
-    fn publish(&self, job: Option<Job>) {
+    /// Hands a job (or `None` to end) to the first workers, `limit` with the caller.
+    fn publish(&self, job: Option<Job>, limit: usize) {
         let shared = &*self.shared;
         let open = if job.is_some() { OPEN } else { 0 };
         // SAFETY: the last job is closed and left by all (the caller holds `turn` or owns the pool), so no worker
@@ -245,7 +266,7 @@ impl Pool {
         // Sequentially consistent with `parked`: either the worker sees the new generation before it
         // parks, or this thread sees its flag and wakes it.
         shared.state.0.store((next & u64::from(u32::MAX)) << 32 | open, Ordering::SeqCst);
-        for (worker, parked) in self.workers.iter().zip(&shared.parked) {
+        for (worker, parked) in self.workers.iter().zip(&shared.parked).take(limit - 1) {
             if parked.0.swap(false, Ordering::SeqCst) {
                 worker.unpark();
             }
@@ -257,11 +278,13 @@ impl Pool {
         let state = &self.shared.state.0;
         let done = || state.load(Ordering::Acquire) & INSIDE_MASK == 0;
         let inside = state.fetch_and(!OPEN, Ordering::AcqRel) & INSIDE_MASK;
-        if inside == 0 || spin_until(self.shared.spin, done) {
+        if inside == 0 {
             return;
         }
-        while !done() {
-            std::thread::yield_now();
+        if !spin_until(self.shared.spin, done) {
+            while !done() {
+                std::thread::yield_now();
+            }
         }
     }
 }
@@ -269,7 +292,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        self.publish(None);
+        self.publish(None, usize::MAX);
         for handle in self.handles.drain(..) {
             // Workers catch panics of jobs; nothing is left to report.
             let _ = handle.join();
@@ -296,8 +319,13 @@ fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
     let parked = &shared.parked[index - 1].0;
     loop {
-        let fresh = || generation(shared.state.0.load(Ordering::SeqCst)) != seen;
-        if !spin_until(shared.spin, fresh) {
+        let wanted = || index < shared.limit.load(Ordering::SeqCst);
+        let fresh = || {
+            let new = generation(shared.state.0.load(Ordering::SeqCst)) != seen;
+            new && (wanted() || shared.closing.load(Ordering::SeqCst))
+        };
+        let spin = if wanted() { shared.spin } else { Duration::ZERO };
+        if !spin_until(spin, fresh) {
             // The flag is raised before every look: a late wake-up for an earlier job may have lowered it.
             loop {
                 parked.store(true, Ordering::SeqCst);

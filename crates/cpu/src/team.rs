@@ -4,11 +4,13 @@
 //! every member; [`Team::chunks`] divides work among them, [`Team::solo`] leaves it to one, and both end with all
 //! members meeting. So a list of small operations needs no dispatch each, only a meeting of some 100 ns.
 
+use crate::patience::{LONG, Patience};
 use crate::pool::Line;
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the first member waits for the others before it begins without them. A worker that is awake needs less.
@@ -34,8 +36,13 @@ pub(crate) struct Meeting {
     admitted: Line<AtomicUsize>,
     /// The item and the round that the last ones admitted begin with.
     entry: [AtomicUsize; 2],
-    /// Whether the last to arrive at the last meeting saw somebody ask.
+    /// Whether the last to arrive at the last meeting saw somebody ask, or that the team is to get smaller.
     knock: AtomicBool,
+    /// The team is to get smaller.
+    shrink: AtomicBool,
+    /// It did, and nobody is admitted any more.
+    closed: AtomicBool,
+    patience: Mutex<Patience>,
     /// What member 0 shows to the others, in even and in odd rounds.
     shown: [Line<UnsafeCell<Shown>>; 2],
     /// A member left early, or all have finished; nobody waits any more.
@@ -45,7 +52,8 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    pub(crate) fn new(spin: Duration) -> Self {
+    /// For up to `most` members.
+    pub(crate) fn new(most: usize, spin: Duration) -> Self {
         let zero = || Line(AtomicUsize::new(0));
         Meeting {
             arrived: zero(),
@@ -55,6 +63,9 @@ impl Meeting {
             admitted: zero(),
             entry: [AtomicUsize::new(0), AtomicUsize::new(0)],
             knock: AtomicBool::new(false),
+            shrink: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            patience: Mutex::new(Patience::new(most, Instant::now())),
             shown: [const { Line(UnsafeCell::new(Shown::uninit())) }; 2],
             over: AtomicBool::new(false),
             spin,
@@ -68,8 +79,13 @@ impl Meeting {
         for counter in counters {
             counter.0.store(0, Ordering::Relaxed);
         }
-        self.knock.store(false, Ordering::Relaxed);
-        self.over.store(false, Ordering::Relaxed);
+        for flag in [&self.knock, &self.shrink, &self.closed, &self.over] {
+            flag.store(false, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn patience(&self) -> MutexGuard<'_, Patience> {
+        self.patience.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets everybody go who waits.
@@ -81,12 +97,27 @@ impl Meeting {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Waits until `done` or the end; whether it was done.
-    fn wait(&self, done: impl Fn() -> bool) -> bool {
-        if !spin_until(self.spin, || done() || self.is_over()) {
-            while !done() && !self.is_over() {
+    /// Waits until `done` or the end; for how long, if it is worth telling.
+    fn wait(&self, done: impl Fn() -> bool) -> Duration {
+        let done = || done() || self.is_over();
+        if look(&done) {
+            return Duration::ZERO;
+        }
+        let start = Instant::now();
+        if !spin_until(self.spin, &done) {
+            while !done() {
                 std::thread::yield_now();
             }
+        }
+        start.elapsed()
+    }
+
+    /// Waits for a round to end, as a member; whether it did. Long waits may make the team smaller.
+    fn wait_for_others(&self, round: usize) -> bool {
+        let done = || self.round.0.load(Ordering::Acquire) != round;
+        let waited = self.wait(done);
+        if waited >= LONG && self.patience().waited(Instant::now(), waited) {
+            self.shrink.store(true, Ordering::Relaxed);
         }
         done()
     }
@@ -102,13 +133,34 @@ impl Meeting {
     /// Another member, once it is admitted, with the item it begins with; `None` at the end.
     pub(crate) fn ask(&self) -> Option<(Team<'_>, usize)> {
         let index = self.asked.0.fetch_add(1, Ordering::AcqRel) + 1;
-        if !self.wait(|| self.admitted.0.load(Ordering::Acquire) >= index) {
+        let admitted = || self.admitted.0.load(Ordering::Acquire) >= index;
+        self.wait(|| admitted() || self.closed.load(Ordering::Acquire));
+        if !admitted() {
             return None;
         }
         // Nobody gets past the next meeting without this member, so that all of these stay as they are.
         let size = Cell::new(1 + self.admitted.0.load(Ordering::Acquire));
         let [item, round] = [&self.entry[0], &self.entry[1]].map(|e| e.load(Ordering::Relaxed));
         Some((Team { meeting: self, index, size, round: Cell::new(round) }, item))
+    }
+
+    /// Whether the team is to change before the next item. The others wait.
+    fn look_around(&self) {
+        let asked = self.asked.0.load(Ordering::Relaxed) > self.admitted.0.load(Ordering::Relaxed);
+        let knock = self.shrink.load(Ordering::Relaxed) || asked && !self.closed.load(Ordering::Relaxed);
+        self.knock.store(knock, Ordering::Relaxed);
+    }
+
+    /// Lets in who has asked, or some go. The others wait.
+    fn change(&self, entry: [usize; 2]) {
+        self.knock.store(false, Ordering::Relaxed);
+        if self.shrink.swap(false, Ordering::Relaxed) {
+            let most = self.patience().size() - 1;
+            self.closed.store(true, Ordering::Release);
+            self.admitted.0.store(self.admitted.0.load(Ordering::Relaxed).min(most), Ordering::Release);
+        } else {
+            self.admit(self.asked.0.load(Ordering::Acquire), entry);
+        }
     }
 
     fn admit(&self, asked: usize, entry: [usize; 2]) {
@@ -144,11 +196,7 @@ impl Team<'_> {
     /// Waits for all members. What each did before is visible to all afterwards.
     pub fn meet(&self) {
         if self.size.get() > 1 {
-            self.meet_and(|| {
-                let asked = self.meeting.asked.0.load(Ordering::Relaxed);
-                let knock = asked > self.meeting.admitted.0.load(Ordering::Relaxed);
-                self.meeting.knock.store(knock, Ordering::Relaxed);
-            });
+            self.meet_and(|| self.meeting.look_around());
         }
     }
 
@@ -163,29 +211,27 @@ impl Team<'_> {
             meeting.next[round % 2].0.store(0, Ordering::Relaxed);
             last();
             meeting.round.0.store(next, Ordering::Release);
-        } else if !meeting.wait(|| meeting.round.0.load(Ordering::Acquire) != round) {
+        } else if !meeting.wait_for_others(round) {
             std::panic::resume_unwind(Box::new(Broken));
         }
     }
 
-    /// Between two items, `next` being the second: lets in who has asked. No member does this before all have finished
-    /// the first.
-    pub(crate) fn between(&self, next: usize) {
+    /// Between two items, `next` being the second: lets in who has asked, or members go. Whether this one stays. No member
+    /// does this before all have finished the first.
+    pub(crate) fn between(&self, next: usize) -> bool {
         let meeting = self.meeting;
         if self.size.get() == 1 {
             let asked = meeting.asked.0.load(Ordering::Acquire);
-            if asked > 0 {
+            if asked > 0 && !meeting.closed.load(Ordering::Relaxed) {
                 meeting.admit(asked, [next, self.round.get()]);
             }
         } else if meeting.knock.load(Ordering::Relaxed) {
-            self.meet_and(|| {
-                meeting.knock.store(false, Ordering::Relaxed);
-                meeting.admit(meeting.asked.0.load(Ordering::Acquire), [next, self.round.get()]);
-            });
+            self.meet_and(|| meeting.change([next, self.round.get()]));
         } else {
-            return;
+            return true;
         }
         self.size.set(1 + meeting.admitted.0.load(Ordering::Acquire));
+        self.index < self.size.get()
     }
 
     /// Cuts `0..n` into ranges of `chunk` (the last may be shorter) and calls `f` once for each; which member takes
@@ -271,15 +317,24 @@ impl Team<'_> {
     }
 }
 
+/// Looks for a microsecond or two whether it is `done`.
+#[inline]
+fn look(done: &impl Fn() -> bool) -> bool {
+    for _ in 0..64 {
+        if done() {
+            return true;
+        }
+        std::hint::spin_loop();
+    }
+    false
+}
+
 /// Spins until `done`, at most for `limit`; whether it was.
 pub(crate) fn spin_until(limit: Duration, done: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     loop {
-        for _ in 0..64 {
-            if done() {
-                return true;
-            }
-            std::hint::spin_loop();
+        if look(&done) {
+            return true;
         }
         if start.elapsed() >= limit {
             return false;
@@ -296,7 +351,7 @@ mod tests {
 
     /// Members that joined over some tries, at least once all of them.
     fn pools() -> [Pool; 4] {
-        [1, 2, 3, 8].map(Pool::new)
+        [1, 2, 3, 8].map(Pool::patient)
     }
 
     #[test]
@@ -395,6 +450,64 @@ mod tests {
                 }
             }
             assert_eq!(most, pool.threads());
+        }
+    }
+
+    /// A member that is late over and over is sent away in the middle of a job, and asked again after a pause.
+    #[test]
+    fn who_is_late_goes_and_comes_back() {
+        let (pool, items) = (Pool::new(2), 400);
+        let run = |late: bool| {
+            let sums: Vec<_> = (0..items).map(|_| AtomicUsize::new(0)).collect();
+            let most = AtomicUsize::new(0);
+            let last = AtomicUsize::new(0);
+            pool.team_on(items, |team, item| {
+                if late && team.index() > 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(4));
+                }
+                team.chunks(100, 7, |range| {
+                    sums[item].fetch_add(range.len(), Ordering::Relaxed);
+                });
+                most.fetch_max(team.threads(), Ordering::Relaxed);
+                last.store(team.threads(), Ordering::Relaxed);
+                // Time to arrive.
+                if item == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+                ControlFlow::Continue(())
+            });
+            assert!(sums.iter().all(|s| s.load(Ordering::Relaxed) == 100));
+            (most.into_inner(), last.into_inner())
+        };
+        let start = std::time::Instant::now();
+        let until = |late: bool, wanted: (usize, usize)| {
+            while run(late) != wanted {
+                assert!(start.elapsed().as_secs() < 60);
+            }
+        };
+        until(false, (2, 2));
+        until(true, (2, 1));
+        until(false, (2, 2));
+    }
+
+    /// As [`items_in_order_with_who_is_there`], on teams that get smaller and larger by themselves.
+    #[test]
+    fn all_is_done_once_whoever_goes() {
+        for pool in [2, 3, 8].map(Pool::new) {
+            for round in 0..100 {
+                let sums = [const { AtomicUsize::new(0) }; 50];
+                pool.team_on(50, |team, item| {
+                    assert!(sums[..item].iter().all(|s| s.load(Ordering::Relaxed) == 100));
+                    team.shares(100, 1, |range| {
+                        if (item + team.index() + round).is_multiple_of(7) {
+                            std::thread::sleep(std::time::Duration::from_micros(300));
+                        }
+                        sums[item].fetch_add(range.len(), Ordering::Relaxed);
+                    });
+                    ControlFlow::Continue(())
+                });
+                assert!(sums.iter().all(|s| s.load(Ordering::Relaxed) == 100));
+            }
         }
     }
 
