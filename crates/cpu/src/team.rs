@@ -104,7 +104,7 @@ impl Meeting {
             return Duration::ZERO;
         }
         let start = Instant::now();
-        if !spin_until(self.spin, &done) {
+        if !spin_until(self.spin, done) {
             while !done() {
                 std::thread::yield_now();
             }
