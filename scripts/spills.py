@@ -34,7 +34,7 @@ def functions(path):
             if line.endswith(">:\n"):
                 yield code
                 code = []
-            elif m := re.match(r"\s*([0-9a-f]+):\s+(\S+)\s*(.*)", line):
+            elif m := re.match(r"\s*([0-9a-f]+):\s+(?:\{vex\}\s+)?(\S+)\s*(.*)", line):
                 code.append((int(m[1], 16), m[2], m[3]))
     yield code
     if objdump.returncode:

@@ -62,7 +62,7 @@ impl<D: Dot> Level for Vnni<D> {
     #[inline(always)]
     fn acc_finish_scaled(_s: X86<Self>, acc: __m256i, scale: __m256i) -> __m256i {
         // A sum of 16 products has up to 17 bits, one too many for a product of 16-bit lanes.
-        avx!(_mm256_mullo_epi32(acc, _mm256_srai_epi32::<16>(scale)))
+        avx!(pin(_mm256_mullo_epi32(acc, _mm256_srai_epi32::<16>(scale))))
     }
     #[inline(always)]
     fn signed_start(_s: X86<Self>, total16: i32) -> __m256i {
