@@ -1,6 +1,6 @@
 //! Every instruction set gives the bits of the scalar one, and `exp` is as accurate as promised.
 
-use minfer_cpu::simd::{self, Isa, Rows16, Scalar, Simd};
+use minfer_cpu::simd::{self, Isa, Rows16, Scalar, Simd, Sums};
 use minfer_cpu::{dispatch, dispatch_products};
 
 /// Bits with every NaN alike.
@@ -124,13 +124,14 @@ fn ints<S: Simd>(s: S, a: &[u8; 32], b: &[u8; 32], q: i32) -> Vec<u8> {
         s.to_bits(s.pow2(s.shr_i32::<25>(x))),
         s.to_bits(s.from_bits(x)),
     ];
-    let pairs: Vec<u8> = s.sum_pairs(x).as_flattened().iter().flat_map(|p| p.to_le_bytes()).collect();
+    let Sums { starts, halves, total } = s.sums(x);
+    let sums = starts.into_iter().chain([halves, total]).flat_map(i32::to_le_bytes);
     let rows = s.transpose_i32([x, y, lanes[2], lanes[3], low, v[1], v[2], v[3]]);
     let mut out = vec![0; 32 * (v.len() + rows.len())];
     for (v, out) in v.iter().chain(&rows).zip(out.chunks_exact_mut(32)) {
         s.store_bytes(*v, out);
     }
-    out.extend(pairs);
+    out.extend(sums);
     out
 }
 

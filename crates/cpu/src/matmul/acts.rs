@@ -4,7 +4,7 @@ use super::shared::SharedMut;
 use crate::dispatch;
 use crate::ops::norm::LoadedNorm;
 use crate::pool::Pool;
-use crate::simd::{Isa, Kernel, Simd};
+use crate::simd::{Isa, Kernel, Simd, Sums};
 use crate::team::Team;
 use minfer_graph::{ActPrecision, BackendError, room};
 use std::ops::Range;
@@ -247,6 +247,22 @@ impl<'a> ActRows<'a> {
         let start = row * self.layout.stride;
         self.blocks[start + P * blocks.start..start + P * blocks.end].as_chunks().0
     }
+
+    /// The same blocks of `T` rows from `first` on.
+    #[inline(always)]
+    pub(super) fn parts<const P: usize, const T: usize>(
+        self,
+        first: usize,
+        blocks: Range<usize>,
+    ) -> [&'a [[ActBlock; P]]; T] {
+        let (stride, len) = (self.layout.stride, P * blocks.len());
+        let rest = &self.blocks[first * stride + P * blocks.start..];
+        let mut parts: [&[[ActBlock; P]]; T] = [&[]; T];
+        for (t, part) in parts.iter_mut().enumerate() {
+            *part = rest[t * stride..][..len].as_chunks().0;
+        }
+        parts
+    }
 }
 
 /// Quantises a row into blocks of `P` planes.
@@ -264,23 +280,32 @@ impl<const P: usize> Kernel for QuantizeRow<'_, P> {
             let x = [s.load(x), s.load(&x[8..]), s.load(&x[16..]), s.load(&x[24..])];
             let d = scale(s, &x);
             let usable = d.is_finite() && d > 0.0;
-            let q = if usable { levels(s, x, d) } else { [s.zero(); 4] };
+            let q = if usable { nearest(s, x, d) } else { [s.splat_i32(0); 4] };
             out[0] = block(s, q, d);
             if P == 2 {
                 let d2 = d * (1.0 / 254.0f32);
-                let mut q2 = [s.zero(); 4];
+                let mut q2 = [s.splat_i32(0); 4];
                 if usable && d2 >= f32::MIN_POSITIVE {
                     let neg_d = s.splat(-d);
+                    let mut rest = x;
                     for i in 0..4 {
-                        q2[i] = s.fma(neg_d, q[i], x[i]);
+                        rest[i] = s.fma(neg_d, s.from_i32(q[i]), x[i]);
                     }
-                    q2 = levels(s, q2, d2);
+                    q2 = nearest(s, rest, d2);
                 }
                 out[1] = block(s, q2, d2);
                 out[0].s += out[1].s;
             }
         }
     }
+}
+
+/// `round(x / d)`. It is at most 127 in magnitude: with its roundings `d` is normal and `x / d` exceeds 127 by millionths
+/// at most, whether `d` is the 127th part of the largest `x`, or `x` what 127 levels of `127 d` leave over.
+#[inline(always)]
+fn nearest<S: Simd>(s: S, x: [S::F; 4], d: f32) -> [S::I; 4] {
+    let d = s.splat(d);
+    [s.to_i32(s.div(x[0], d)), s.to_i32(s.div(x[1], d)), s.to_i32(s.div(x[2], d)), s.to_i32(s.div(x[3], d))]
 }
 
 /// `amax / 127`, 0 if that is subnormal. NaN and infinities have the largest magnitudes as integers.
@@ -294,44 +319,17 @@ pub fn scale<S: Simd>(s: S, x: &[S::F; 4]) -> f32 {
     if d < f32::MIN_POSITIVE { 0.0 } else { d }
 }
 
-/// `clamp(round(x / d), -127, 127)`, still as floats.
-#[inline(always)]
-pub fn levels<S: Simd>(s: S, mut x: [S::F; 4], d: f32) -> [S::F; 4] {
-    let d = s.splat(d);
-    for x in &mut x {
-        *x = s.max(s.min(s.round_ties_even(s.div(*x, d)), s.splat(127.0)), s.splat(-127.0));
-    }
-    x
-}
-
 /// Stores levels with their sums.
 #[inline(always)]
-fn block<S: Simd>(s: S, q: [S::F; 4], d: f32) -> ActBlock {
+fn block<S: Simd>(s: S, q: [S::I; 4], d: f32) -> ActBlock {
     let mut bytes = [0u8; BLOCK];
-    let q = s.pack_i8([s.to_i32(q[0]), s.to_i32(q[1]), s.to_i32(q[2]), s.to_i32(q[3])]);
+    let q = s.pack_i8(q);
     s.store_bytes(q, &mut bytes);
-    let sums = s.sum_pairs(q);
-    let by_half = [sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]];
-    let total = [sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]];
-    let sum = total[0] + total[1];
+    let Sums { starts: [start8, start16, low, high], halves, total } = s.sums(q);
     let mut words = [0; 8];
     for (word, four) in words.iter_mut().zip(bytes.as_chunks().0) {
         *word = i32::from_le_bytes(*four);
     }
-    ActBlock {
-        q: words,
-        start8: pair(total, -8),
-        start16: pair(total, -16),
-        start32: [pair(sums[0], -32), pair(sums[1], -32)],
-        sum16: 16 * sum,
-        halves: pair(by_half, 1),
-        d,
-        s: d * sum as f32,
-    }
-}
-
-/// `factor` times a pair of sums, as one word of two i16. At most 32 * 8 * 127 or 16 * 16 * 127: it fits.
-#[inline(always)]
-fn pair(sums: [i32; 2], factor: i32) -> i32 {
-    (sums[0] * factor) & 0xffff | (sums[1] * factor) << 16
+    let (start32, sum16, s) = ([low, high], 16 * total, d * total as f32);
+    ActBlock { q: words, start8, start16, start32, sum16, halves, d, s }
 }

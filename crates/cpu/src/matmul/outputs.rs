@@ -111,7 +111,7 @@ impl<'a> Shared<'a> {
         sums: [<S::Rows16 as Rows16>::F; T],
         last: bool,
     ) {
-        let (two, bias) = (s.rows16(), self.bias.filter(|_| last));
+        let two = s.rows16();
         let at = groups.start * GROUP;
         if !self.are_two(&groups) {
             for (t, sum) in sums.into_iter().enumerate().take(n) {
@@ -122,25 +122,51 @@ impl<'a> Shared<'a> {
                     unsafe { self.put(s, g, self.rows.at(first + t).output, s.load(sum), last) };
                 }
             }
-            return;
-        }
-        for (t, mut sum) in sums.into_iter().enumerate().take(n) {
-            let at_row = self.rows.at(first + t).output * self.n_out + at;
-            if let Some(bias) = bias {
-                sum = two.add(sum, two.load(two_groups(&bias[at..])));
-            }
-            if let Some(r) = self.residual(last) {
-                sum = two.add(sum, two.load(two_groups(&r[at_row..])));
-            }
-            // SAFETY: the columns of these groups belong to the calling thread.
-            let out = unsafe { self.out.range(at_row..at_row + 2 * GROUP) };
-            if let Some(out) = out.as_chunks_mut().0.first_chunk_mut() {
-                two.store(sum, out);
+        } else if matches!(self.rows, Rows::All(_)) && n == T {
+            // SAFETY: the caller's promise.
+            unsafe { self.put_lines(two, (first * self.n_out + at, self.n_out), sums, at, last) };
+        } else {
+            for (t, sum) in sums.into_iter().enumerate().take(n) {
+                let start = self.rows.at(first + t).output * self.n_out + at;
+                // SAFETY: the caller's promise.
+                unsafe { self.put_lines(two, (start, 0), [sum], at, last) };
             }
         }
     }
 
-    /// Reads what [`Shared::put_two`] wrote.
+    /// Writes lines of 16 outputs, `step` apart. One thing is done to all of them after another, in loops short enough to
+    /// be unrolled, so that the sums stay in registers.
+    ///
+    /// # Safety
+    ///
+    /// No other thread may work on the same groups.
+    #[inline(always)]
+    unsafe fn put_lines<S: Rows16, const T: usize>(
+        &self,
+        s: S,
+        (start, step): (usize, usize),
+        mut sums: [S::F; T],
+        column: usize,
+        last: bool,
+    ) {
+        if let Some(bias) = self.bias.filter(|_| last) {
+            let bias = s.load(two_groups(bias, column));
+            for sum in &mut sums {
+                *sum = s.add(*sum, bias);
+            }
+        }
+        if let Some(r) = self.residual(last) {
+            for (t, sum) in sums.iter_mut().enumerate() {
+                *sum = s.add(*sum, s.load(two_groups(r, start + t * step)));
+            }
+        }
+        for (t, sum) in sums.into_iter().enumerate() {
+            // SAFETY: the columns of these groups belong to the calling thread.
+            s.store(sum, unsafe { self.out.array(start + t * step) });
+        }
+    }
+
+    /// Reads what [`Shared::put_two`] wrote for a row.
     ///
     /// # Safety
     ///
@@ -153,33 +179,45 @@ impl<'a> Shared<'a> {
         row: usize,
     ) -> <S::Rows16 as Rows16>::F {
         if self.are_two(&groups) {
-            let at = row * self.n_out + groups.start * GROUP;
             // SAFETY: the caller's promise.
-            return s.rows16().load(two_groups(unsafe { self.out.range(at..at + 2 * GROUP) }));
+            return s.rows16().load(unsafe { self.out.array(row * self.n_out + groups.start * GROUP) });
         }
+        // SAFETY: the caller's promise.
+        s.rows16().load(&unsafe { self.take_parts(groups, row) })
+    }
+
+    /// [`Shared::take_two`] where a group is missing or not whole.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[cold]
+    #[inline(never)]
+    unsafe fn take_parts(&self, groups: Range<usize>, row: usize) -> [[f32; GROUP]; 2] {
         let mut lanes = [[0.0; GROUP]; 2];
         for (g, lanes) in groups.zip(&mut lanes) {
             // SAFETY: the caller's promise.
             let out = unsafe { self.outputs(g, row) };
             lanes[..out.len()].copy_from_slice(out);
         }
-        s.rows16().load(&lanes)
+        lanes
+    }
+
+    /// Asks for what will be added to lines of the first group's outputs, some time before it is needed.
+    #[inline(always)]
+    pub fn ask<S: Simd, const T: usize>(&self, s: S, groups: &Range<usize>, first: usize) {
+        if let (Some(r), Rows::All(_)) = (self.residual(true), self.rows) {
+            let start = r.as_ptr().wrapping_add(first * self.n_out + groups.start * GROUP);
+            for t in 0..T {
+                s.prefetch(start.wrapping_add(t * self.n_out));
+            }
+        }
     }
 
     /// Whether the groups are two and whole.
     #[inline(always)]
     fn are_two(&self, groups: &Range<usize>) -> bool {
         groups.len() == 2 && groups.end * GROUP <= self.n_out
-    }
-
-    /// Asks for the places of the first group's outputs and of what is added to them, some time before they are needed.
-    #[inline(always)]
-    pub fn ask<S: Simd>(&self, s: S, groups: Range<usize>, row: usize) {
-        let at = row * self.n_out + groups.start * GROUP;
-        s.prefetch(self.out.at(at));
-        if let Some(r) = self.residual(true) {
-            s.prefetch(r.as_ptr().wrapping_add(at));
-        }
     }
 
     /// Writes the 8 outputs of group `g` of a row of the output; bias and residual are added if they are final.
@@ -210,9 +248,8 @@ fn load_up_to<S: Simd>(s: S, x: &[f32]) -> S::F {
     if x.len() == GROUP { s.load(x) } else { load_tail(s, x) }
 }
 
-/// The first two groups of eight.
+/// Two groups of eight from `start` on.
 #[inline(always)]
-fn two_groups(x: &[f32]) -> &[[f32; GROUP]; 2] {
-    let groups = x.as_chunks::<GROUP>().0;
-    groups.first_chunk().unwrap_or(&[[0.0; GROUP]; 2])
+fn two_groups(x: &[f32], start: usize) -> &[[f32; GROUP]; 2] {
+    bytemuck::cast_ref::<[f32; 2 * GROUP], _>(x[start..].first_chunk().expect("two groups"))
 }

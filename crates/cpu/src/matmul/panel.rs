@@ -10,7 +10,7 @@
 
 use super::acts::{ActBlock, ActRows};
 use super::format::{BLOCK, Format, Minimum, Product};
-use super::outputs::Shared;
+use super::outputs::{Rows, Shared};
 use super::planes::Planes;
 use super::weight::GROUP;
 use crate::simd::{Kernel, Rows16, Simd};
@@ -211,17 +211,26 @@ impl<F: Format, const P: usize> Strip<'_, '_, F, P> {
         let Some(space) = sums.first_chunk_mut::<T>() else { return };
         // Tokens that are not there repeat the last one and are not stored.
         let n = T.min(tokens.end - first);
-        let mut rows: [&[[ActBlock; P]]; T] = [&[]; T];
-        let mut sums = [s.rows16().splat(0.0); T];
-        for t in 0..T {
-            let row = job.rows.at(first + t.min(n - 1));
-            rows[t] = acts.part::<P>(row.input, chunk.clone());
-            if chunk.start > 0 {
-                // SAFETY: work items are disjoint ranges of groups and tokens, each run by one thread.
-                sums[t] = unsafe { job.take_two(s, groups.clone(), row.output) };
-            } else {
-                job.ask(s, groups.clone(), row.output);
+        let rows: [&[[ActBlock; P]]; T] = match job.rows {
+            Rows::All(_) if n == T => acts.parts(first, chunk.clone()),
+            _ => {
+                let mut rows: [&[[ActBlock; P]]; T] = [&[]; T];
+                for t in 0..T {
+                    rows[t] = acts.part(job.rows.at(first + t.min(n - 1)).input, chunk.clone());
+                }
+                rows
             }
+        };
+        let mut sums = [s.rows16().splat(0.0); T];
+        if chunk.start > 0 {
+            for t in 0..T {
+                let row = job.rows.at(first + t.min(n - 1)).output;
+                // SAFETY: work items are disjoint ranges of groups and tokens, each run by one thread.
+                sums[t] = unsafe { job.take_two(s, groups.clone(), row) };
+            }
+        }
+        if *last {
+            job.ask::<S, T>(s, groups, first);
         }
         let sums = tile::<S::Rows16, F, P, T>(s.rows16(), panel, rows, sums, space);
         // SAFETY: as above.

@@ -14,7 +14,7 @@ use super::panel;
 use super::shared::SharedMut;
 use super::weight::{GROUP, PackedWeight};
 use crate::ops::elementwise::{GeGlu, SwiGlu};
-use crate::ops::vector::zip;
+use crate::ops::vector::{Pairwise, zip};
 use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, Rows16, Simd};
 use crate::team::Team;
@@ -275,13 +275,31 @@ fn gate(
         then: Then::Keep,
     };
     product(isa, input, &second, 0..groups.len());
-    for (row, up) in scratch.chunks_exact(n).enumerate() {
-        let start = row * job.n_out;
-        // SAFETY: the columns of these groups belong to the calling thread.
-        let out = unsafe { job.out.range(start + columns.start..start + columns.end) };
-        match gating {
-            Gating::Silu => dispatch!(isa, s => s.vectorize(|| zip(s, out, None, Some(up), &SwiGlu))),
-            Gating::Gelu => dispatch!(isa, s => s.vectorize(|| zip(s, out, None, Some(up), &GeGlu))),
+    match gating {
+        Gating::Silu => dispatch!(isa, s => s.run(Gate { job, columns, up: scratch, gating: &SwiGlu })),
+        Gating::Gelu => dispatch!(isa, s => s.run(Gate { job, columns, up: scratch, gating: &GeGlu })),
+    }
+}
+
+/// Applies a gating to some columns of all rows of a job's output.
+struct Gate<'a, 'j, G> {
+    job: &'a Shared<'j>,
+    columns: Range<usize>,
+    /// The second products, `[rows, columns]`.
+    up: &'a [f32],
+    gating: &'a G,
+}
+
+impl<G: Pairwise> Kernel for Gate<'_, '_, G> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (row, up) in self.up.chunks_exact(self.columns.len()).enumerate() {
+            let start = row * self.job.n_out;
+            // SAFETY: the columns of these groups belong to the calling thread.
+            let out = unsafe { self.job.out.range(start + self.columns.start..start + self.columns.end) };
+            zip(s, out, None, Some(up), self.gating);
         }
     }
 }

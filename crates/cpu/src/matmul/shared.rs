@@ -54,10 +54,17 @@ impl<'a, T> SharedMut<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
-    /// Where a value is, or would be.
+    /// `G` times `N` values from `start` on; panics if they are out of bounds.
+    ///
+    /// # Safety
+    ///
+    /// As [`SharedMut::range`].
     #[inline(always)]
-    pub fn at(&self, index: usize) -> *const T {
-        self.start.wrapping_add(index)
+    #[allow(clippy::mut_from_ref, reason = "callers keep the ranges disjoint")]
+    pub unsafe fn array<const G: usize, const N: usize>(&self, start: usize) -> &mut [[T; N]; G] {
+        assert!(start <= self.len && self.len - start >= G * N);
+        // SAFETY: as in `range`; an array has the layout of its values.
+        unsafe { &mut *self.start.add(start).cast() }
     }
 
     /// A part of it, to hand on; panics if it is out of bounds.

@@ -30,6 +30,7 @@ mod math;
 mod neon;
 mod rows16;
 mod scalar;
+mod sums;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 #[cfg(target_arch = "x86_64")]
@@ -43,6 +44,7 @@ pub use math::{exp, exp_f32, exp_nonpositive, fold64, gelu, silu, sum_squares, t
 pub use neon::Neon;
 pub use rows16::{Rows16, Two};
 pub use scalar::Scalar;
+pub use sums::Sums;
 #[cfg(all(target_arch = "x86_64", debug_assertions))]
 pub use vnni::VnniModel;
 #[cfg(target_arch = "x86_64")]
@@ -231,8 +233,8 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     fn load_i8_i32(self, x: &[u8]) -> Self::I;
     /// The first 8 signed bytes, each as two equal i16 lanes.
     fn load_i8_pairs(self, x: &[u8]) -> Self::I;
-    /// For each half of 32 signed bytes: the sum of the first two of each four, and that of the other two.
-    fn sum_pairs(self, a: Self::I) -> [[i32; 2]; 2];
+    /// Sums of 32 signed bytes.
+    fn sums(self, a: Self::I) -> Sums;
     /// Four vectors of i32 lanes as 32 signed bytes in order; saturates.
     fn pack_i8(self, x: [Self::I; 4]) -> Self::I;
 

@@ -3,7 +3,7 @@
 //! The codes of all formats are at most 127, so that `sdot`, which multiplies signed bytes, serves for both kinds of
 //! products; `usdot` of the i8mm extension would do no more.
 
-use super::{Kernel, Simd, Two};
+use super::{Kernel, Simd, Sums, Two};
 use std::arch::aarch64::{
     float32x4_t, int16x8_t, int32x4_t, uint8x16_t, uint8x16x2_t, vabsq_f32, vadd_f32, vadd_s16, vaddq_f32,
     vaddq_s32, vandq_u8, vbslq_f32, vbslq_s32, vceqq_u8, vcgtq_f32, vcltq_f32, vcombine_s8, vcombine_s16,
@@ -359,8 +359,8 @@ impl Simd for Neon {
         neon!([vreinterpretq_u8_s16(vzip1q_s16(x, x)), vreinterpretq_u8_s16(vzip2q_s16(x, x))])
     }
     #[inline(always)]
-    fn sum_pairs(self, a: [uint8x16_t; 2]) -> [[i32; 2]; 2] {
-        neon!([pair_sums(a[0]), pair_sums(a[1])])
+    fn sums(self, a: [uint8x16_t; 2]) -> Sums {
+        Sums::of(neon!([pair_sums(a[0]), pair_sums(a[1])]))
     }
     #[inline(always)]
     fn pack_i8(self, x: [[uint8x16_t; 2]; 4]) -> [uint8x16_t; 2] {

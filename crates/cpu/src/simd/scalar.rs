@@ -1,6 +1,6 @@
 //! The plain implementation: the definition that the others are tested against.
 
-use super::{Kernel, Simd, Two};
+use super::{Kernel, Simd, Sums, Two};
 use half::f16;
 
 /// Token of the plain implementation.
@@ -299,12 +299,12 @@ impl Simd for Scalar {
         I256::from_i16s(std::array::from_fn(|i| i16::from(x[i / 2].cast_signed())))
     }
     #[inline(always)]
-    fn sum_pairs(self, a: I256) -> [[i32; 2]; 2] {
+    fn sums(self, a: I256) -> Sums {
         let mut sums = [[0; 2]; 2];
         for (i, &byte) in a.0.iter().enumerate() {
             sums[i / 16][i / 2 % 2] += i32::from(byte.cast_signed());
         }
-        sums
+        Sums::of(sums)
     }
     #[inline(always)]
     fn pack_i8(self, x: [I256; 4]) -> I256 {

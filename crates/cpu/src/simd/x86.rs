@@ -4,24 +4,26 @@
 //! with, and the integer products.
 
 use super::maddubs::MulAdd;
-use super::{Kernel, Rows16, Simd};
+use super::{Kernel, Rows16, Simd, Sums};
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
-    _mm_add_ps, _mm_add_ss, _mm_cvtsi32_si128, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64,
-    _mm_loadu_si128, _mm_max_epi32, _mm_max_ps, _mm_max_ss, _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch,
-    _mm_shuffle_epi32, _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps,
-    _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128,
-    _mm256_castsi128_si256, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cmpeq_epi8,
-    _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
-    _mm256_cvtps_epi32, _mm256_cvtps_ph, _mm256_div_ps, _mm256_extractf128_ps, _mm256_extracti128_si256,
-    _mm256_fmadd_ps, _mm256_inserti128_si256, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16,
-    _mm256_maddubs_epi16, _mm256_max_epi32, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_or_si256,
-    _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permute2x128_si256, _mm256_permute4x64_epi64,
-    _mm256_permutevar8x32_epi32, _mm256_round_ps, _mm256_set1_epi8, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setr_epi8, _mm256_setr_epi32, _mm256_shuffle_epi8, _mm256_shuffle_epi32, _mm256_slli_epi16,
-    _mm256_slli_epi32, _mm256_srai_epi32, _mm256_srl_epi16, _mm256_srli_epi16, _mm256_storeu_ps,
-    _mm256_storeu_si256, _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64,
-    _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_ps,
+    _mm_add_epi16, _mm_add_epi32, _mm_add_ps, _mm_add_ss, _mm_blend_epi32, _mm_cvtsi32_si128,
+    _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_madd_epi16, _mm_max_epi32,
+    _mm_max_ps, _mm_max_ss, _mm_movehdup_ps, _mm_movehl_ps, _mm_mullo_epi16, _mm_packs_epi32, _mm_prefetch,
+    _mm_set1_epi16, _mm_setr_epi16, _mm_shuffle_epi32, _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps_si256,
+    _mm256_castps256_ps128, _mm256_castsi128_si256, _mm256_castsi256_ps, _mm256_castsi256_si128,
+    _mm256_cmp_ps, _mm256_cmpeq_epi8, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_cvtps_ph, _mm256_div_ps,
+    _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_inserti128_si256,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_epi32,
+    _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_or_si256, _mm256_packs_epi16, _mm256_packs_epi32,
+    _mm256_permute2x128_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_round_ps,
+    _mm256_set1_epi8, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32,
+    _mm256_shuffle_epi8, _mm256_shuffle_epi32, _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srai_epi32,
+    _mm256_srl_epi16, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_epi32,
+    _mm256_sub_ps, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32,
+    _mm256_unpacklo_epi64, _mm256_xor_ps,
 };
 use std::fmt;
 use std::marker::PhantomData;
@@ -357,15 +359,25 @@ impl<L: Level> Simd for X86<L> {
         })
     }
     #[inline(always)]
-    fn sum_pairs(self, a: __m256i) -> [[i32; 2]; 2] {
-        avx!({
+    fn sums(self, a: __m256i) -> Sums {
+        let (pairs, halves, total) = avx!({
+            // Every 32-bit lane of a half gets the pair of sums over it.
             let x = _mm256_maddubs_epi16(_mm256_set1_epi8(1), a);
             let x = _mm256_add_epi16(x, _mm256_shuffle_epi32::<0b01_00_11_10>(x));
             let x = _mm256_add_epi16(x, _mm256_shuffle_epi32::<0b10_11_00_01>(x));
-            let half = [_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x)];
-            let (low, high) = (_mm_cvtsi128_si32(half[0]), _mm_cvtsi128_si32(half[1]));
-            [[i32::from(low as i16), low >> 16], [i32::from(high as i16), high >> 16]]
-        })
+            let (low, high) = (_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+            let both = _mm_blend_epi32::<0b1010>(low, high);
+            let pairs = _mm_blend_epi32::<0b0011>(both, _mm_add_epi16(low, high));
+            let halves = _mm_madd_epi16(both, _mm_set1_epi16(1));
+            let total = _mm_add_epi32(halves, _mm_shuffle_epi32::<0b10_11_00_01>(halves));
+            let halves = _mm_packs_epi32(halves, halves);
+            let factors = _mm_setr_epi16(-8, -8, -16, -16, -32, -32, -32, -32);
+            (_mm_mullo_epi16(pairs, factors), _mm_cvtsi128_si32(halves), _mm_cvtsi128_si32(total))
+        });
+        let mut starts = [0; 4];
+        // SAFETY: there is room for 128 bits; no alignment is needed.
+        unsafe { _mm_storeu_si128(starts.as_mut_ptr().cast(), pairs) };
+        Sums { starts, halves, total }
     }
     #[inline(always)]
     fn pack_i8(self, x: [__m256i; 4]) -> __m256i {

@@ -5,7 +5,7 @@
 use super::format::KvFormat;
 use super::panels::{Line, PANEL};
 use super::rotate::Rotate;
-use crate::matmul::acts::{levels, scale};
+use crate::matmul::acts::scale;
 use crate::simd::{Kernel, Simd};
 use minfer_graph::{KV_BLOCK, KvType, MAX_ROTATION, PAGE};
 use std::ops::Range;
@@ -79,11 +79,17 @@ fn quantize<S: Simd>(s: S, x: &[f32], d: &mut u16) -> [u8; KV_BLOCK] {
     let d = s.to_array(s.load_f16(&stored))[0];
     let mut out = [0; KV_BLOCK];
     if d.is_finite() && d > 0.0 {
-        let q = levels(s, x, d);
-        let q = [s.to_i32(q[0]), s.to_i32(q[1]), s.to_i32(q[2]), s.to_i32(q[3])];
+        let d = s.splat(d);
+        let q = [level(s, x[0], d), level(s, x[1], d), level(s, x[2], d), level(s, x[3], d)];
         s.store_bytes(s.pack_i8(q), &mut out);
     }
     out
+}
+
+/// `clamp(round(x / d), -127, 127)`: a scale rounded to f16 may be too small.
+#[inline(always)]
+fn level<S: Simd>(s: S, x: S::F, d: S::F) -> S::I {
+    s.to_i32(s.max(s.min(s.div(x, d), s.splat(127.0)), s.splat(-127.0)))
 }
 
 /// [`KvFormat::load_k`]: two vectors of scales serve all dimensions of a block.
