@@ -27,75 +27,110 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
     groups: [&[u8]; G],
     tokens: [&[[ActBlock; P]]; T],
 ) -> [[S::F; T]; G] {
+    const { assert!(G <= 4) };
     let blocks = groups[0].len() / F::BYTES;
     assert!(groups.iter().all(|g| g.len() == blocks * F::BYTES));
     assert!(tokens.iter().all(|t| t.len() == blocks * F::SUBS));
     let mut acc = [[s.zero(); T]; G];
     for block in 0..blocks {
-        for g in 0..G {
-            let packed = &groups[g][block * F::BYTES..][..F::BYTES];
-            let head = F::head(s, packed);
-            for sub in 0..F::SUBS {
-                let planes = F::HEAD + sub * F::Bits::BYTES;
-                // Several streams fill the memory's queue without that, and would only compete with it.
-                if G == 1 {
-                    for line in 0..(F::BYTES / F::SUBS).div_ceil(64) {
-                        s.prefetch(packed.as_ptr().wrapping_add(AHEAD + planes + 64 * line));
-                    }
+        let mut x = [&tokens[0][0..0]; T];
+        for t in 0..T {
+            // SAFETY: the lengths were compared above.
+            x[t] = unsafe { tokens[t].get_unchecked(block * F::SUBS..(block + 1) * F::SUBS) };
+        }
+        let bytes = block * F::BYTES..(block + 1) * F::BYTES;
+        // Written out: the compiler leaves a loop of this size as it is, with its sums in memory.
+        macro_rules! add {
+            ($($g:literal)*) => {
+                $(if $g < G {
+                    // SAFETY: the lengths were compared above.
+                    let packed = unsafe { groups[$g].get_unchecked(bytes.clone()) };
+                    add_block::<S, F, T, P>(s, packed, x, G == 1, &mut acc[$g]);
+                })*
+            };
+        }
+        add!(0 1 2 3);
+    }
+    acc
+}
+
+/// Adds the products of a packed block and the tokens' blocks to sums. `ask`: for what comes later, ahead of its use;
+/// several streams fill the memory's queue without that, and would only compete with it.
+#[inline(always)]
+fn add_block<S: Simd, F: Format, const T: usize, const P: usize>(
+    s: S,
+    packed: &[u8],
+    tokens: [&[[ActBlock; P]]; T],
+    ask: bool,
+    sums: &mut [S::F; T],
+) {
+    let head = F::head(s, packed);
+    for sub in 0..F::SUBS {
+        let planes = F::HEAD + sub * F::Bits::BYTES;
+        if ask {
+            for line in 0..(F::BYTES / F::SUBS).div_ceil(64) {
+                s.prefetch(packed.as_ptr().wrapping_add(AHEAD + planes + 64 * line));
+            }
+        }
+        let w = F::weights(s, F::Bits::unpack(s, &packed[planes..planes + F::Bits::BYTES]));
+        let scales = F::scales(s, packed, &head, sub);
+        for t in 0..T {
+            let x = &tokens[t][sub];
+            for p in 0..P {
+                let n = s.from_i32(product::<S, F>(s, &w, scales.halves, &x[p], T <= 2));
+                sums[t] = s.fma(n, s.mul(scales.scale, s.splat(x[p].d)), sums[t]);
+            }
+            match F::MINIMUM {
+                Minimum::None => {}
+                Minimum::Block => {
+                    sums[t] = s.fma(scales.minimum, s.splat(x[0].s), sums[t]);
                 }
-                let w = F::weights(s, F::Bits::unpack(s, &packed[planes..planes + F::Bits::BYTES]));
-                let scales = F::scales(s, packed, &head, sub);
-                for t in 0..T {
-                    let x = &tokens[t][block * F::SUBS + sub];
+                Minimum::Halves => {
                     for p in 0..P {
-                        let n = s.from_i32(product::<S, F>(s, &w, scales.halves, &x[p]));
-                        acc[g][t] = s.fma(n, s.mul(scales.scale, s.splat(x[p].d)), acc[g][t]);
-                    }
-                    match F::MINIMUM {
-                        Minimum::None => {}
-                        Minimum::Block => {
-                            acc[g][t] = s.fma(scales.minimum, s.splat(x[0].s), acc[g][t]);
-                        }
-                        Minimum::Halves => {
-                            for p in 0..P {
-                                let k = s.dot_pairs(x[p].halves, scales.minima);
-                                let ms = s.mul(scales.minimum, s.splat(x[p].d));
-                                acc[g][t] = s.fma(s.from_i32(k), ms, acc[g][t]);
-                            }
-                        }
+                        let k = s.dot_pairs(x[p].halves, scales.minima);
+                        let ms = s.mul(scales.minimum, s.splat(x[p].d));
+                        sums[t] = s.fma(s.from_i32(k), ms, sums[t]);
                     }
                 }
             }
         }
     }
-    acc
 }
 
-/// The exact integer product of a block with 32 activations.
+/// The exact integer product of a block with 32 activations. With few tokens it is split in two where that is faster.
 #[inline(always)]
-fn product<S: Simd, F: Format>(s: S, w: &[S::I; 8], halves: [S::I; 2], x: &ActBlock) -> S::I {
+fn product<S: Simd, F: Format>(s: S, w: &[S::I; 8], halves: [S::I; 2], x: &ActBlock, few: bool) -> S::I {
     match F::PRODUCT {
-        Product::Unsigned4 => whole(s, w, x, 0),
-        Product::Unsigned5 => s.add_i32(whole(s, w, x, x.start16), s.splat_i32(x.sum16)),
-        Product::Zero8 => whole(s, w, x, x.start8),
-        Product::Zero16 => whole(s, w, x, x.start16),
+        Product::Unsigned4 => whole(s, w, x, 0, few),
+        Product::Unsigned5 => s.add_i32(whole(s, w, x, x.start16, few), s.splat_i32(x.sum16)),
+        Product::Zero8 => whole(s, w, x, x.start8, few),
+        Product::Zero16 => whole(s, w, x, x.start16, few),
         Product::Halves => both(s, w, x, halves, x.start32),
         Product::HalvesUnsigned2 => both(s, w, x, halves, [0; 2]),
         Product::HalvesEight => s.shr_i32::<3>(both(s, w, x, halves, x.start32)),
         Product::Signed => {
-            let mut sum = s.signed_start(x.sum16);
+            let mut sums = [s.signed_start(x.sum16), s.signed_start(0)];
             for j in 0..8 {
-                sum = s.signed_step(sum, w[j], x.q[j]);
+                let half = usize::from(S::SLOW_STEPS && few && j >= 4);
+                sums[half] = s.signed_step(sums[half], w[j], x.q[j]);
             }
-            sum
+            s.add_i32(sums[0], sums[1])
         }
     }
 }
 
 /// Sum over a block, starting at `start`.
 #[inline(always)]
-fn whole<S: Simd>(s: S, w: &[S::I; 8], x: &ActBlock, start: i32) -> S::I {
+fn whole<S: Simd>(s: S, w: &[S::I; 8], x: &ActBlock, start: i32, few: bool) -> S::I {
     let mut acc = s.acc_start(start);
+    if S::SLOW_STEPS && few {
+        let mut more = s.acc_start(0);
+        for j in 0..4 {
+            acc = s.acc_step(acc, w[j], x.q[j]);
+            more = s.acc_step(more, w[j + 4], x.q[j + 4]);
+        }
+        return s.add_i32(s.acc_finish(acc), s.acc_finish(more));
+    }
     for j in 0..8 {
         acc = s.acc_step(acc, w[j], x.q[j]);
     }

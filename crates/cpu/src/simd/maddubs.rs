@@ -12,6 +12,7 @@ use std::arch::x86_64::{
 pub struct MulAdd;
 
 impl Level for MulAdd {
+    const SLOW_STEPS: bool = false;
     type Rows16 = Two<Avx2>;
     #[inline(always)]
     fn rows16(s: Avx2) -> Two<Avx2> {

@@ -85,6 +85,9 @@ pub trait Simd: Copy + Send + Sync + fmt::Debug + 'static {
     /// Whether kernels gain from larger tiles and several streams. Scalar ones are bound by arithmetic, and
     /// leaving their tiles out halves the time to compile them.
     const WIDE: bool;
+    /// Whether a step of integer sums waits some cycles for the one before it, so that two sums side by side are faster
+    /// where there is one token.
+    const SLOW_STEPS: bool;
     /// Eight f32.
     type F: Copy;
     /// 256 bits: 32 bytes, 16 i16 or 8 i32, little-endian.

@@ -67,6 +67,7 @@ macro_rules! at {
 
 impl Simd for Neon {
     const WIDE: bool = true;
+    const SLOW_STEPS: bool = true;
     type F = [float32x4_t; 2];
     type I = [uint8x16_t; 2];
     type Acc = [int32x4_t; 2];

@@ -85,6 +85,7 @@ fn to_i32(x: f32) -> i32 {
 
 impl Simd for Scalar {
     const WIDE: bool = false;
+    const SLOW_STEPS: bool = false;
     type F = F8;
     type I = I256;
     type Acc = I256;

@@ -34,6 +34,7 @@ pub trait Dot: Copy + fmt::Debug + Send + Sync + 'static {
 }
 
 impl<D: Dot> Level for Vnni<D> {
+    const SLOW_STEPS: bool = true;
     type Rows16 = D::Rows16;
     #[inline(always)]
     fn rows16(s: X86<Self>) -> D::Rows16 {

@@ -47,6 +47,8 @@ impl<L: Level> X86<L> {
 
 /// What levels differ in. The products are those of [`Simd`]; all keep their sums in a vector.
 pub trait Level: Copy + fmt::Debug + Send + Sync + 'static {
+    /// [`Simd::SLOW_STEPS`].
+    const SLOW_STEPS: bool;
     /// [`Simd::Rows16`].
     type Rows16: Rows16;
     /// [`Simd::rows16`].
@@ -81,6 +83,7 @@ pub(super) use avx;
 
 impl<L: Level> Simd for X86<L> {
     const WIDE: bool = true;
+    const SLOW_STEPS: bool = L::SLOW_STEPS;
     type F = __m256;
     type I = __m256i;
     type Acc = __m256i;
