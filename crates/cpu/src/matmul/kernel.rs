@@ -38,18 +38,20 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
             // SAFETY: the lengths were compared above.
             x[t] = unsafe { tokens[t].get_unchecked(block * F::SUBS..(block + 1) * F::SUBS) };
         }
-        let bytes = block * F::BYTES..(block + 1) * F::BYTES;
-        // Written out: the compiler leaves a loop of this size as it is, with its sums in memory.
+        // SAFETY: the lengths were compared above.
+        let packed = |g: usize| unsafe { groups[g].get_unchecked(block * F::BYTES..(block + 1) * F::BYTES) };
+        // Written out where registers are enough for it: the compiler leaves a loop of this size as it is, with its sums
+        // in memory.
         macro_rules! add {
-            ($($g:literal)*) => {
-                $(if $g < G {
-                    // SAFETY: the lengths were compared above.
-                    let packed = unsafe { groups[$g].get_unchecked(bytes.clone()) };
-                    add_block::<S, F, T, P>(s, packed, x, G == 1, &mut acc[$g]);
-                })*
-            };
+            ($($g:literal)*) => { $(if $g < G { add_block::<S, F, T, P>(s, packed($g), x, G == 1, &mut acc[$g]); })* };
         }
-        add!(0 1 2 3);
+        if P == 1 {
+            add!(0 1 2 3);
+        } else {
+            for g in 0..G {
+                add_block::<S, F, T, P>(s, packed(g), x, G == 1, &mut acc[g]);
+            }
+        }
     }
     acc
 }
@@ -77,7 +79,7 @@ fn add_block<S: Simd, F: Format, const T: usize, const P: usize>(
         for t in 0..T {
             let x = &tokens[t][sub];
             for p in 0..P {
-                let n = s.from_i32(product::<S, F>(s, &w, scales.halves, &x[p], T <= 2));
+                let n = s.from_i32(product::<S, F>(s, &w, scales.halves, &x[p], T * P == 1));
                 sums[t] = s.fma(n, s.mul(scales.scale, s.splat(x[p].d)), sums[t]);
             }
             match F::MINIMUM {
@@ -97,21 +99,21 @@ fn add_block<S: Simd, F: Format, const T: usize, const P: usize>(
     }
 }
 
-/// The exact integer product of a block with 32 activations. With few tokens it is split in two where that is faster.
+/// The exact integer product of a block with 32 activations. If it is `alone`, it is split in two where that is faster.
 #[inline(always)]
-fn product<S: Simd, F: Format>(s: S, w: &[S::I; 8], halves: [S::I; 2], x: &ActBlock, few: bool) -> S::I {
+fn product<S: Simd, F: Format>(s: S, w: &[S::I; 8], halves: [S::I; 2], x: &ActBlock, alone: bool) -> S::I {
     match F::PRODUCT {
-        Product::Unsigned4 => whole(s, w, x, 0, few),
-        Product::Unsigned5 => s.add_i32(whole(s, w, x, x.start16, few), s.splat_i32(x.sum16)),
-        Product::Zero8 => whole(s, w, x, x.start8, few),
-        Product::Zero16 => whole(s, w, x, x.start16, few),
+        Product::Unsigned4 => whole(s, w, x, 0, alone),
+        Product::Unsigned5 => s.add_i32(whole(s, w, x, x.start16, alone), s.splat_i32(x.sum16)),
+        Product::Zero8 => whole(s, w, x, x.start8, alone),
+        Product::Zero16 => whole(s, w, x, x.start16, alone),
         Product::Halves => both(s, w, x, halves, x.start32),
         Product::HalvesUnsigned2 => both(s, w, x, halves, [0; 2]),
         Product::HalvesEight => s.shr_i32::<3>(both(s, w, x, halves, x.start32)),
         Product::Signed => {
             let mut sums = [s.signed_start(x.sum16), s.signed_start(0)];
             for j in 0..8 {
-                let half = usize::from(S::SLOW_STEPS && few && j >= 4);
+                let half = usize::from(S::SLOW_STEPS && alone && j >= 4);
                 sums[half] = s.signed_step(sums[half], w[j], x.q[j]);
             }
             s.add_i32(sums[0], sums[1])
@@ -121,9 +123,9 @@ fn product<S: Simd, F: Format>(s: S, w: &[S::I; 8], halves: [S::I; 2], x: &ActBl
 
 /// Sum over a block, starting at `start`.
 #[inline(always)]
-fn whole<S: Simd>(s: S, w: &[S::I; 8], x: &ActBlock, start: i32, few: bool) -> S::I {
+fn whole<S: Simd>(s: S, w: &[S::I; 8], x: &ActBlock, start: i32, alone: bool) -> S::I {
     let mut acc = s.acc_start(start);
-    if S::SLOW_STEPS && few {
+    if S::SLOW_STEPS && alone {
         let mut more = s.acc_start(0);
         for j in 0..4 {
             acc = s.acc_step(acc, w[j], x.q[j]);
