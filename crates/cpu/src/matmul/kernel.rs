@@ -12,9 +12,9 @@
 )]
 
 use super::acts::ActBlock;
-use super::format::{Format, Minimum, Product};
+use super::format::{Format, Minimum, Product, Scales};
 use super::planes::Planes;
-use crate::simd::Simd;
+use crate::simd::{Rows16, Simd};
 
 /// How far ahead of its use a packed block is asked for, in bytes.
 const AHEAD: usize = 2048;
@@ -27,7 +27,7 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
     groups: [&[u8]; G],
     tokens: [&[[ActBlock; P]]; T],
 ) -> [[S::F; T]; G] {
-    const { assert!(G <= 4) };
+    const { assert!(G <= 4 && T <= 8) };
     let blocks = groups[0].len() / F::BYTES;
     assert!(groups.iter().all(|g| g.len() == blocks * F::BYTES));
     assert!(tokens.iter().all(|t| t.len() == blocks * F::SUBS));
@@ -76,24 +76,53 @@ fn add_block<S: Simd, F: Format, const T: usize, const P: usize>(
         }
         let w = F::weights(s, F::Bits::unpack(s, &packed[planes..planes + F::Bits::BYTES]));
         let scales = F::scales(s, packed, &head, sub);
-        for t in 0..T {
-            let x = &tokens[t][sub];
-            for p in 0..P {
-                let n = s.from_i32(product::<S, F>(s, &w, scales.halves, &x[p], T * P == 1));
-                sums[t] = s.fma(n, s.mul(scales.scale, s.splat(x[p].d)), sums[t]);
+        // Written out where registers are enough for all the sums: the compiler leaves a loop of this size as it is, with
+        // its sums in memory.
+        macro_rules! add {
+            ($($t:literal)*) => {
+                $(if $t < T {
+                    add_token::<S, F, P>(s, &w, &scales, &tokens[$t][sub], T == 1, &mut sums[$t]);
+                })*
+            };
+        }
+        if S::Rows16::MANY && is_plain::<F, P>() {
+            add!(0 1 2 3 4 5 6 7);
+        } else {
+            for t in 0..T {
+                add_token::<S, F, P>(s, &w, &scales, &tokens[t][sub], T == 1, &mut sums[t]);
             }
-            match F::MINIMUM {
-                Minimum::None => {}
-                Minimum::Block => {
-                    sums[t] = s.fma(scales.minimum, s.splat(x[0].s), sums[t]);
-                }
-                Minimum::Halves => {
-                    for p in 0..P {
-                        let k = s.dot_pairs(x[p].halves, scales.minima);
-                        let ms = s.mul(scales.minimum, s.splat(x[p].d));
-                        sums[t] = s.fma(s.from_i32(k), ms, sums[t]);
-                    }
-                }
+        }
+    }
+}
+
+/// Whether a format's weights and scales take so few registers that those of AVX-512 hold 8 sums besides.
+const fn is_plain<F: Format, const P: usize>() -> bool {
+    let bits = F::Bits::BITS;
+    !matches!(F::MINIMUM, Minimum::Halves) && (bits == 8 || bits == 4 && P == 1)
+}
+
+/// Adds the product of a block of weights and a token's block to a sum. `alone`: no other token is near.
+#[inline(always)]
+fn add_token<S: Simd, F: Format, const P: usize>(
+    s: S,
+    w: &[S::I; 8],
+    scales: &Scales<S>,
+    x: &[ActBlock; P],
+    alone: bool,
+    sum: &mut S::F,
+) {
+    for x in x {
+        let n = s.from_i32(product::<S, F>(s, w, scales.halves, x, alone && P == 1));
+        *sum = s.fma(n, s.mul(scales.scale, s.splat(x.d)), *sum);
+    }
+    match F::MINIMUM {
+        Minimum::None => {}
+        Minimum::Block => *sum = s.fma(scales.minimum, s.splat(x[0].s), *sum),
+        Minimum::Halves => {
+            for x in x {
+                let k = s.dot_pairs(x.halves, scales.minima);
+                let ms = s.mul(scales.minimum, s.splat(x.d));
+                *sum = s.fma(s.from_i32(k), ms, *sum);
             }
         }
     }
