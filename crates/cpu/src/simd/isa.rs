@@ -71,8 +71,7 @@ impl Isa {
     /// On what its kernels have been tested.
     pub const fn tested_on(self) -> TestedOn {
         match self {
-            Isa::AvxVnni => TestedOn::Emulator,
-            Isa::Neon => TestedOn::Nothing,
+            Isa::AvxVnni | Isa::Neon => TestedOn::Emulator,
             _ => TestedOn::Processor,
         }
     }
@@ -104,8 +103,6 @@ pub enum TestedOn {
     Processor,
     /// An emulator of such a processor alone.
     Emulator,
-    /// Neither.
-    Nothing,
 }
 
 impl TestedOn {
@@ -114,7 +111,6 @@ impl TestedOn {
         match self {
             TestedOn::Processor => "processor",
             TestedOn::Emulator => "emulator",
-            TestedOn::Nothing => "nothing",
         }
     }
 }
