@@ -386,6 +386,10 @@ fn mistakes_are_errors() {
     assert!(bad(2, &x[1..], Some(acts.rows()), None, &mut [0.0; 2]));
     assert!(bad(2, &x, Some(acts.rows()), None, &mut [0.0; 3]));
     assert!(bad(2, &x, Some(acts.rows()), Some(&x[..2]), &mut [0.0; 2]));
+
+    let (mut out, input) = ([0.0; 2], Input { x: &x, rows: 2, cols: 32, quant: Some(acts.rows()) });
+    let twice = [Job::new(&weight, None, SharedMut::new(&mut out)); 2];
+    assert!(matches!(matmul_many(isa, &pool, &input, &twice), Err(BackendError::BadBuffer(_))));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::outputs::{Rows, Shared};
 use super::planes::Planes;
 use super::weight::GROUP;
 use crate::simd::{Kernel, Rows16, Simd};
+use minfer_graph::{BackendError, room};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -64,6 +65,18 @@ thread_local! {
     };
 }
 
+/// Takes this thread's memory for [`item`] with up to so many groups.
+///
+/// # Errors
+///
+/// [`BackendError::OutOfMemory`].
+pub fn reserve(cols: usize, groups: usize) -> Result<(), BackendError> {
+    // No panel is longer: a format's blocks come in eights at most, of which `MOST_BLOCKS` is a multiple.
+    let blocks = (cols / BLOCK).next_multiple_of(8).clamp(1, MOST_BLOCKS);
+    let len = groups.div_ceil(GROUPS) * blocks;
+    SCRATCH.with_borrow_mut(|scratch| room::grow(&mut scratch.panels, len, EMPTY))
+}
+
 /// Computes a range of a job's groups for some of its rows.
 pub fn item<S: Simd, F: Format, const P: usize>(
     s: S,
@@ -79,9 +92,8 @@ pub fn item<S: Simd, F: Format, const P: usize>(
         (TOKEN_BYTES / (per_chunk * size_of::<[ActBlock; P]>())).max(1).next_multiple_of(TOKENS);
     SCRATCH.with_borrow_mut(|scratch| {
         let Scratch { panels, sums } = scratch;
-        if panels.len() < n_panels * per_chunk {
-            panels.resize(n_panels * per_chunk, EMPTY);
-        }
+        // `reserve` made it long enough.
+        let panels = &mut panels[..n_panels * per_chunk];
         for start in (0..blocks).step_by(per_chunk) {
             let chunk = start..blocks.min(start + per_chunk);
             for (panel, group) in panels.chunks_exact_mut(per_chunk).zip(groups.clone().step_by(GROUPS)) {

@@ -75,6 +75,10 @@ pub(crate) fn matmul_together(
 
 fn check_all<'a>(input: &Input<'_>, jobs: &[Job<'a>]) -> Result<Vec<Shared<'a>>, BackendError> {
     jobs.iter().try_for_each(|job| check(input, job))?;
+    let meet = |i: usize| jobs[..i].iter().any(|job| job.out.overlaps(&jobs[i].out));
+    if (1..jobs.len()).any(meet) {
+        return Err(BackendError::BadBuffer("two products with one output".into()));
+    }
     Ok(jobs.iter().map(|job| Shared::new(job, input.rows)).collect())
 }
 
@@ -157,6 +161,9 @@ fn reserve(job: &Shared<'_>, groups: usize) -> Result<(), BackendError> {
         weights[1] = Some((up.weight, up.weight.groups()));
     }
     for (weight, held) in weights.into_iter().flatten() {
+        if weight.is_quantized() && job.rows.len() > 1 {
+            panel::reserve(weight.cols(), groups)?;
+        }
         if held.is_none() {
             PACKED.with_borrow_mut(|buffer| room::reserve(buffer, weight.piece_bytes(groups)))?;
         }

@@ -79,6 +79,12 @@ impl<'a, T> SharedMut<'a, T> {
         self.len
     }
 
+    /// Whether two of them have a value in common.
+    pub fn overlaps(&self, other: &SharedMut<'_, T>) -> bool {
+        let end = |slice: &SharedMut<'_, T>| slice.start.wrapping_add(slice.len).addr();
+        self.start.addr() < end(other) && other.start.addr() < end(self)
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
