@@ -19,12 +19,12 @@ fn model(folder: &Path) -> String {
     write(folder, "m.gguf", &speaking().to_bytes().unwrap()).to_str().unwrap().to_string()
 }
 
-/// What is said to a reader that takes one byte and goes.
-fn one_byte_read(args: &[&str], input: &[u8]) -> Output {
+/// What is said to a reader that takes so many bytes and goes.
+fn read_some(bytes: usize, args: &[&str], input: &[u8]) -> Output {
     let streams = || minfer(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = streams().unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
-    child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    child.stdout.take().unwrap().read_exact(&mut vec![0; bytes]).unwrap();
     child.wait_with_output().unwrap()
 }
 
@@ -32,16 +32,16 @@ fn one_byte_read(args: &[&str], input: &[u8]) -> Output {
 fn a_reader_that_goes_away_ends_the_program_as_sigpipe_does() {
     let folder = tempfile::tempdir().unwrap();
     let path = model(folder.path());
-    // More than a pipe holds, so that the writer meets the closed end.
+    // More than a pipe holds, or nothing read at all, so that the writer meets the closed end.
     let long = "word ".repeat(40_000);
     let question = "hello\n".repeat(20);
-    for (args, input) in [
-        (&["graph", &path, "--format", "json"][..], ""),
-        (&["tokenize", &path], &long),
-        (&["run", &path, "hi", "--ignore-eos", "-n", "400"], ""),
-        (&["chat", &path, "-n", "8"], &question),
+    for (bytes, args, input) in [
+        (0, &["graph", &path, "--format", "json"][..], ""),
+        (1, &["tokenize", &path], &long),
+        (1, &["run", &path, "hi", "--ignore-eos", "-n", "400"], ""),
+        (1, &["chat", &path, "-n", "8"], &question),
     ] {
-        let o = one_byte_read(args, input.as_bytes());
+        let o = read_some(bytes, args, input.as_bytes());
         let said = stderr(&o);
         assert_eq!(o.status.code(), Some(CLOSED_PIPE), "{args:?}: {said}");
         assert!(!said.contains("error") && !said.contains("panicked"), "{args:?}: {said}");
