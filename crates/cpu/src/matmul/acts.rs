@@ -301,7 +301,7 @@ impl<const P: usize> Kernel for QuantizeRow<'_, P> {
 }
 
 /// `round(x / d)`. It is at most 127 in magnitude: with its roundings `d` is normal and `x / d` exceeds 127 by millionths
-/// at most, whether `d` is the 127th part of the largest `x`, or `x` what 127 levels of `127 d` leave over.
+/// at most, whether `d` is the 127th part of the largest `x`, or the 254th of the step from which `x` is what rounding left over.
 #[inline(always)]
 fn nearest<S: Simd>(s: S, x: [S::F; 4], d: f32) -> [S::I; 4] {
     let d = s.splat(d);

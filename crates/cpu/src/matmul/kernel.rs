@@ -33,23 +33,25 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
     assert!(tokens.iter().all(|t| t.len() == blocks * F::SUBS));
     let mut acc = [[s.zero(); T]; G];
     for block in 0..blocks {
-        let mut x = [&tokens[0][0..0]; T];
-        for t in 0..T {
+        let (mut packed, mut x) = ([&groups[0][0..0]; G], [&tokens[0][0..0]; T]);
+        for g in 0..G {
             // SAFETY: the lengths were compared above.
+            packed[g] = unsafe { groups[g].get_unchecked(block * F::BYTES..(block + 1) * F::BYTES) };
+        }
+        for t in 0..T {
+            // SAFETY: as above.
             x[t] = unsafe { tokens[t].get_unchecked(block * F::SUBS..(block + 1) * F::SUBS) };
         }
-        // SAFETY: the lengths were compared above.
-        let packed = |g: usize| unsafe { groups[g].get_unchecked(block * F::BYTES..(block + 1) * F::BYTES) };
         // Written out where registers are enough for it: the compiler leaves a loop of this size as it is, with its sums
         // in memory.
         macro_rules! add {
-            ($($g:literal)*) => { $(if $g < G { add_block::<S, F, T, P>(s, packed($g), x, G == 1, &mut acc[$g]); })* };
+            ($($g:literal)*) => { $(if $g < G { add_block::<S, F, T, P>(s, packed[$g], x, G == 1, &mut acc[$g]); })* };
         }
         if P == 1 {
             add!(0 1 2 3);
         } else {
             for g in 0..G {
-                add_block::<S, F, T, P>(s, packed(g), x, G == 1, &mut acc[g]);
+                add_block::<S, F, T, P>(s, packed[g], x, G == 1, &mut acc[g]);
             }
         }
     }

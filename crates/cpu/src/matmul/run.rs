@@ -28,7 +28,7 @@ use std::ops::Range;
 const TOKEN_BLOCK: usize = 256 << 10;
 /// Most groups per work item with several tokens.
 const ITEM: usize = 8;
-/// From this many tokens on, weights are expanded into panels first: with tiles of 4 tokens, and of 8.
+/// From this many tokens on, weights are expanded into panels first: with tiles of 4 tokens, and of 8, which is fewer.
 const MANY: [usize; 2] = [16, 12];
 /// Streams with one token.
 const STREAMS: usize = 4;
@@ -161,7 +161,7 @@ fn reserve(job: &Shared<'_>, groups: usize) -> Result<(), BackendError> {
         weights[1] = Some((up.weight, up.weight.groups()));
     }
     for (weight, held) in weights.into_iter().flatten() {
-        if weight.is_quantized() && job.rows.len() > 1 {
+        if weight.is_quantized() && job.rows.len() >= MANY[1] {
             panel::reserve(weight.cols(), groups)?;
         }
         if held.is_none() {
