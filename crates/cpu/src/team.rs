@@ -30,6 +30,8 @@ pub(crate) struct Meeting {
     round: Line<AtomicUsize>,
     /// Next piece of work, of even and of odd rounds: one counts while the other is set back.
     next: [Line<AtomicUsize>; 2],
+    /// Pieces taken of each member's share, of even and of odd rounds as `next`.
+    taken: [Box<[Line<AtomicUsize>]>; 2],
     /// Threads that have asked to become members, after the first.
     asked: Line<AtomicUsize>,
     /// How many of these are members.
@@ -59,6 +61,7 @@ impl Meeting {
             arrived: zero(),
             round: zero(),
             next: [zero(), zero()],
+            taken: [0, 1].map(|_| (0..most).map(|_| zero()).collect()),
             asked: zero(),
             admitted: zero(),
             entry: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -79,6 +82,7 @@ impl Meeting {
         for counter in counters {
             counter.0.store(0, Ordering::Relaxed);
         }
+        self.taken.iter().flatten().for_each(|taken| taken.0.store(0, Ordering::Relaxed));
         for flag in [&self.knock, &self.shrink, &self.closed, &self.over] {
             flag.store(false, Ordering::Relaxed);
         }
@@ -209,6 +213,8 @@ impl Team<'_> {
         if meeting.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.size.get() {
             meeting.arrived.0.store(0, Ordering::Relaxed);
             meeting.next[round % 2].0.store(0, Ordering::Relaxed);
+            let taken = &meeting.taken[round % 2][..self.size.get()];
+            taken.iter().for_each(|taken| taken.0.store(0, Ordering::Relaxed));
             last();
             meeting.round.0.store(next, Ordering::Release);
         } else if !meeting.wait_for_others(round) {
@@ -255,13 +261,31 @@ impl Team<'_> {
         self.meet();
     }
 
-    /// Cuts `0..n` into one range for each member, multiples of `unit` long but for the last. Then all meet.
-    pub fn shares(&self, n: usize, unit: usize, f: impl FnOnce(Range<usize>)) {
+    /// Cuts `0..n` into a share for each member, multiples of `unit` long but for the last, and calls `f` for the pieces of
+    /// each, which end at these eighths of it. A member that is done with its own takes what others have not begun. Then
+    /// all meet.
+    pub fn shares(&self, n: usize, unit: usize, ends: &[usize], mut f: impl FnMut(Range<usize>)) {
+        let members = self.size.get();
+        if members == 1 {
+            if n > 0 {
+                f(0..n);
+            }
+            return;
+        }
         let units = n.div_ceil(unit);
-        let bound = |i: usize| (units * i / self.size.get() * unit).min(n);
-        let range = bound(self.index)..bound(self.index + 1);
-        if !range.is_empty() {
-            f(range);
+        let bound = |eighth: usize| (units * eighth / (members * 8) * unit).min(n);
+        let taken = &self.meeting.taken[self.round.get() % 2][..members];
+        for member in (self.index..members).chain(0..self.index) {
+            // A look before the claim, which takes the line from its owner: mostly all is taken.
+            while taken[member].0.load(Ordering::Relaxed) < ends.len() {
+                let piece = taken[member].0.fetch_add(1, Ordering::Relaxed);
+                let Some(&end) = ends.get(piece) else { break };
+                let start = if piece == 0 { 0 } else { ends[piece - 1] };
+                let range = bound(8 * member + start)..bound(8 * member + end);
+                if !range.is_empty() {
+                    f(range);
+                }
+            }
         }
         self.meet();
     }
@@ -374,6 +398,56 @@ mod tests {
                 });
                 assert!(done.iter().all(|d| d.load(Ordering::Relaxed) == 19));
             }
+        }
+    }
+
+    #[test]
+    fn each_piece_of_a_share_is_done_once() {
+        for pool in pools() {
+            for n in 0..200 {
+                let done: Vec<_> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+                pool.team(|team| {
+                    for (step, ends) in
+                        [&[8][..], &[5, 7, 8], &[1, 2, 3, 4, 5, 6, 7, 8]].into_iter().enumerate()
+                    {
+                        team.shares(n, 1 + n % 5, ends, |range| {
+                            assert!(!range.is_empty());
+                            done[range].iter().for_each(|d| {
+                                d.fetch_add(1, Ordering::Relaxed);
+                            });
+                        });
+                        assert!(done.iter().all(|d| d.load(Ordering::Relaxed) > step));
+                    }
+                });
+                assert!(done.iter().all(|d| d.load(Ordering::Relaxed) == 3));
+            }
+        }
+    }
+
+    /// Whoever is done takes what a late member has not begun.
+    #[test]
+    fn a_late_member_keeps_the_piece_it_is_at() {
+        let pool = Pool::patient(2);
+        let start = std::time::Instant::now();
+        loop {
+            let by = [const { AtomicUsize::new(usize::MAX) }; 16];
+            let members = AtomicUsize::new(0);
+            pool.team(|team| {
+                members.store(team.threads(), Ordering::Relaxed);
+                team.shares(16, 1, &[4, 6, 8], |range| {
+                    if range.contains(&8) {
+                        std::thread::sleep(std::time::Duration::from_millis(20));
+                    }
+                    by[range].iter().for_each(|by| by.store(team.index(), Ordering::Relaxed));
+                });
+            });
+            let by = by.map(AtomicUsize::into_inner);
+            assert!(by.iter().all(|&by| by < 2));
+            let late = by[8];
+            if members.into_inner() == 2 && (0..16).all(|i| (by[i] == late) == (8..12).contains(&i)) {
+                return;
+            }
+            assert!(start.elapsed().as_secs() < 60);
         }
     }
 
@@ -498,7 +572,7 @@ mod tests {
                 let sums = [const { AtomicUsize::new(0) }; 50];
                 pool.team_on(50, |team, item| {
                     assert!(sums[..item].iter().all(|s| s.load(Ordering::Relaxed) == 100));
-                    team.shares(100, 1, |range| {
+                    team.shares(100, 3, &[4, 7, 8], |range| {
                         if (item + team.index() + round).is_multiple_of(7) {
                             std::thread::sleep(std::time::Duration::from_micros(300));
                         }

@@ -32,6 +32,13 @@ const ITEM: usize = 8;
 const MANY: [usize; 2] = [16, 12];
 /// Streams with one token.
 const STREAMS: usize = 4;
+/// Bytes of a thread's share with one token from which on it is cut.
+const LARGE: usize = 512 << 10;
+/// Where its pieces end, in eighths: beginning a piece costs a microsecond, so most of a share is one, and the last are for
+/// whoever is done first.
+const PIECES: [usize; 3] = [5, 7, 8];
+/// A share in one piece.
+const WHOLE: [usize; 1] = [8];
 
 /// Product with one weight; see [`matmul_many`].
 ///
@@ -144,7 +151,9 @@ fn run_all(isa: Isa, team: &Team<'_>, input: &Input<'_>, jobs: &[Shared<'_>]) ->
         }
     };
     if rows == 1 {
-        team.shares(groups, 1, parts);
+        let bytes: usize = jobs.iter().map(|job| job.groups() * job.weight.group_bytes()).sum();
+        let ends = if bytes / team.threads() < LARGE { &WHOLE[..] } else { &PIECES };
+        team.shares(groups, STREAMS, ends, parts);
     } else {
         team.chunks(groups, chunk, parts);
     }

@@ -125,6 +125,11 @@ impl PackedWeight {
         }
     }
 
+    /// Packed bytes of a group.
+    pub(super) fn group_bytes(&self) -> usize {
+        self.group_bytes
+    }
+
     /// How many groups to pack at a time, an even number.
     pub(super) fn groups_per_piece(&self) -> usize {
         (PIECE / 2 / self.group_bytes.max(1)).next_multiple_of(2).max(2)
