@@ -23,6 +23,9 @@ fn main() -> ExitCode {
     };
     match args::Cli::try_parse_from(words) {
         Ok(cli) => {
+            if let Err(e) = minfer::prepare_memory() {
+                return ended(Err(e.into()));
+            }
             terminal::restore_on_termination();
             console::end_on_interrupt();
             ended(commands::dispatch(cli.command))
