@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         }
         // Help and version are answers, not errors; clap knows which stream each belongs to.
         Err(e) if e.use_stderr() => {
-            let _ = e.print();
+            let _ = args::without_guesses(e).print();
             ExitCode::from(exit::USAGE)
         }
         Err(e) => ended(e.print().context("stdout")),
