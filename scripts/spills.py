@@ -17,8 +17,9 @@ PRODUCT = {"vpmaddubsw", "vpdpbusd"}
 # What ends a sum of products; twice as many if by halves.
 FINISH = {"vpmaddwd", "vpmulld"}
 PRODUCTS, SUMS = 64, 8
-# Fewer loops than this, of AVX2 alone, mean that the kernels have changed and this script no longer finds them.
-LEAST_LOOPS = 12
+# A program has the loops of every instruction set, whatever machine builds it: 81 with AVX2, AVX-VNNI and AVX-512. Many
+# fewer mean that the kernels have changed and this script no longer finds them, or not those of one set.
+LEAST_LOOPS = 60
 STACK = re.compile(r"\(%rsp[,)]")
 # Where the frame pointer is one; elsewhere that register points to data.
 FRAME = re.compile(r"\(%r[sb]p[,)]")

@@ -23,13 +23,16 @@ fn main() -> ExitCode {
     };
     match args::Cli::try_parse_from(words) {
         Ok(cli) => {
+            if let Err(e) = minfer::prepare_memory() {
+                return ended(Err(e.into()));
+            }
             terminal::restore_on_termination();
             console::end_on_interrupt();
             ended(commands::dispatch(cli.command))
         }
         // Help and version are answers, not errors; clap knows which stream each belongs to.
         Err(e) if e.use_stderr() => {
-            let _ = e.print();
+            let _ = args::without_guesses(e).print();
             ExitCode::from(exit::USAGE)
         }
         Err(e) => ended(e.print().context("stdout")),

@@ -34,7 +34,7 @@ fn a_line_is_a_prompt_and_only_answers_go_to_stdout() {
     assert_eq!((contents.len(), contents[0], contents[2]), (4, "hello", "how are you"));
     assert_eq!(text, format!("{}\n{}\n", contents[1], contents[3]));
     let notes = stderr(&o);
-    for part in ["prefill ", " reused", "KV type", "/regen", "4 messages"] {
+    for part in ["prompt ", " reused", "KV type", "/regen", "4 messages"] {
         assert!(notes.contains(part), "{part} is not in {notes}");
     }
     assert!(!notes.contains('\u{1b}') && !notes.contains(">>>"), "{notes}");

@@ -133,7 +133,7 @@ fn memory_is_shown_with_lifetimes_and_usage() {
     assert_eq!(plan["devices"][0]["arenas_live"], memory["peak"]);
     assert_eq!(plan["devices"][0]["arenas_usage"], memory["usage"]);
     let plan = succeeds(&output(&["plan", &path, "--no-speed"]));
-    has(&plan, &["alive at the fullest"]);
+    has(&plan, &["of it in use at most"]);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod team;
 pub mod threads;
 
 pub use backend::{CpuBackend, CpuOptions};
+pub use memory::{AddressSpace, spare_address_space};
 pub use pool::Pool;
 pub use simd::Isa;
 pub use team::Team;

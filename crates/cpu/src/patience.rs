@@ -65,10 +65,13 @@ impl Patience {
         self.size
     }
 
-    /// A member has waited for another one, until now. Whether the team is to go on with a member less.
-    pub fn waited(&mut self, now: Instant, wait: Duration) -> bool {
+    /// A member of a team of `present` has waited for another one, until now. Whether the team is to go on with a member
+    /// less than it has.
+    pub fn waited(&mut self, now: Instant, wait: Duration, present: usize) -> bool {
+        // Of those that may be members some may not have come; nobody waits for them, and sending them away helps nobody.
+        let present = present.min(self.size);
         // All others wait for the one that is late, and all of them say so.
-        let others = u32::try_from(self.size.saturating_sub(1)).unwrap_or(u32::MAX);
+        let others = u32::try_from(present.saturating_sub(1)).unwrap_or(u32::MAX);
         if others == 0 {
             return false;
         }
@@ -82,7 +85,7 @@ impl Patience {
         let [shortest, longest] = PAUSES;
         let failed = self.grew && since < 2 * self.pause;
         self.pause = if failed { (2 * self.pause).min(longest) } else { shortest };
-        self.change(self.size - 1, now);
+        self.change(present - 1, now);
         true
     }
 
@@ -110,10 +113,10 @@ mod tests {
         let (start, mut team) = team(2);
         for ms in 1..10_000 {
             // A fifth of the time.
-            assert!(!team.waited(start + ms * MS, MS / 5), "{ms}");
+            assert!(!team.waited(start + ms * MS, MS / 5, 2), "{ms}");
         }
         for second in 20..30 {
-            assert!(!team.waited(start + 1000 * second * MS, LIMIT * 9 / 10));
+            assert!(!team.waited(start + 1000 * second * MS, LIMIT * 9 / 10, 2));
         }
         assert_eq!(team.begin(start + 40_000 * MS), 2);
     }
@@ -121,12 +124,12 @@ mod tests {
     #[test]
     fn one_long_wait_or_many_dismiss_a_member() {
         let (start, mut alone) = team(2);
-        assert!(alone.waited(start + 20 * MS, LIMIT));
+        assert!(alone.waited(start + 20 * MS, LIMIT, 2));
         assert_eq!(alone.size(), 1);
         // Nobody is left to wait for.
-        assert!(!alone.waited(start + 90 * MS, 20 * MS));
+        assert!(!alone.waited(start + 90 * MS, 20 * MS, 1));
         let (start, mut many) = team(2);
-        let first = (1..100).find(|&ms| many.waited(start + ms * MS, MS / 2));
+        let first = (1..100).find(|&ms| many.waited(start + ms * MS, MS / 2, 2));
         assert!(first.is_some_and(|ms| (20..60).contains(&ms)), "{first:?}");
     }
 
@@ -135,7 +138,7 @@ mod tests {
         let (start, mut team) = team(2);
         let (mut now, mut pauses) = (start + 15 * MS, Vec::new());
         for _ in 0..9 {
-            assert!(team.waited(now, LIMIT));
+            assert!(team.waited(now, LIMIT, 2));
             let begun = now;
             while team.begin(now) == 1 {
                 now += MS;
@@ -146,7 +149,7 @@ mod tests {
         assert_eq!(pauses, [20, 40, 80, 160, 200, 200, 200, 200, 200]);
         // The machine is quiet for long, then busy again.
         now += 5 * PAUSES[1];
-        assert!(team.waited(now, LIMIT));
+        assert!(team.waited(now, LIMIT, 2));
         assert_eq!((team.begin(now + 19 * MS), team.begin(now + 20 * MS)), (1, 2));
     }
 
@@ -155,10 +158,10 @@ mod tests {
         let (start, mut team) = team(8);
         let mut now = start + 100 * MS;
         // Seven wait for one that is late, and it counts once.
-        assert_eq!((0..7).filter(|_| team.waited(now, 12 * MS)).count(), 1);
+        assert_eq!((0..7).filter(|_| team.waited(now, 12 * MS, 8)).count(), 1);
         assert_eq!(team.size(), 7);
         now += 20 * MS;
-        assert!((0..6).filter(|_| team.waited(now, 15 * MS)).count() == 1);
+        assert!((0..6).filter(|_| team.waited(now, 15 * MS, 7)).count() == 1);
         assert_eq!(team.size(), 6);
         let mut sizes = Vec::new();
         for _ in 0..5 {
@@ -166,5 +169,17 @@ mod tests {
             sizes.push(team.begin(now));
         }
         assert_eq!(sizes, [7, 8, 8, 8, 8]);
+    }
+
+    /// Five of eight never came: what the two others lose counts as much as in a team of three, and then one goes.
+    #[test]
+    fn who_never_came_is_not_counted() {
+        let (start, mut few) = team(8);
+        let (_, mut three) = team(3);
+        let lost = |team: &mut Patience, ms: u32| (0..2).any(|_| team.waited(start + ms * MS, MS / 2, 3));
+        let first = (1..200).find(|&ms| lost(&mut few, ms));
+        assert!(first.is_some() && first == (1..200).find(|&ms| lost(&mut three, ms)), "{first:?}");
+        assert_eq!((few.size(), three.size()), (2, 2));
+        assert_eq!(few.begin(start + 1000 * MS), 3);
     }
 }

@@ -116,11 +116,11 @@ impl Meeting {
         start.elapsed()
     }
 
-    /// Waits for a round to end, as a member; whether it did. Long waits may make the team smaller.
-    fn wait_for_others(&self, round: usize) -> bool {
+    /// Waits for a round to end, as one of `size` members; whether it did. Long waits may make the team smaller.
+    fn wait_for_others(&self, round: usize, size: usize) -> bool {
         let done = || self.round.0.load(Ordering::Acquire) != round;
         let waited = self.wait(done);
-        if waited >= LONG && self.patience().waited(Instant::now(), waited) {
+        if waited >= LONG && self.patience().waited(Instant::now(), waited, size) {
             self.shrink.store(true, Ordering::Relaxed);
         }
         done()
@@ -217,7 +217,7 @@ impl Team<'_> {
             taken.iter().for_each(|taken| taken.0.store(0, Ordering::Relaxed));
             last();
             meeting.round.0.store(next, Ordering::Release);
-        } else if !meeting.wait_for_others(round) {
+        } else if !meeting.wait_for_others(round, self.size.get()) {
             std::panic::resume_unwind(Box::new(Broken));
         }
     }

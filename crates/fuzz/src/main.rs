@@ -4,7 +4,7 @@
 
 use anyhow::{Result, anyhow};
 use clap::{Parser, ValueEnum};
-use minfer_fuzz::{Limits, gguf, schedule};
+use minfer_fuzz::{Limits, gguf, kernels, schedule};
 use peak_alloc::PeakAlloc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ struct Args {
     /// Seed of the first case. A failed case is repeated with `--seed N --cases 1`.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Threads of `schedule`; as many as the machine has by default.
+    /// Threads of `schedule` and `kernels`, each with cases of its own; as many as the machine has by default.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 }
@@ -34,6 +34,8 @@ struct Args {
 enum Target {
     /// Graphs, plans, schedules and devices.
     Schedule,
+    /// Products and attention on the CPU.
+    Kernels,
     /// Damaged model files.
     Gguf,
 }
@@ -44,12 +46,11 @@ fn main() -> Result<()> {
     let time = args.seconds.map(Duration::from_secs);
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let started = Instant::now();
+    let limits = Limits { first: args.seed, cases, time, threads };
+    let failed = |(seed, why)| anyhow!("seed {seed}: {why}");
     match args.target {
-        Target::Schedule => {
-            let limits = Limits { first: args.seed, cases, time, threads };
-            let coverage = schedule::run(limits).map_err(|(seed, why)| anyhow!("seed {seed}: {why}"))?;
-            println!("{coverage}");
-        }
+        Target::Schedule => println!("{}", schedule::run(limits).map_err(failed)?),
+        Target::Kernels => println!("{}", kernels::run(limits).map_err(failed)?),
         Target::Gguf => {
             println!("{}", gguf::run(&ALLOC, args.seed, cases, time).map_err(|e| anyhow!(e))?);
         }

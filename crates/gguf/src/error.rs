@@ -25,6 +25,14 @@ pub enum GgufError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no memory for a list in the header.
+    #[error("out of memory: {} takes {bytes} bytes", printable(what, 160))]
+    OutOfMemory {
+        /// The list.
+        what: String,
+        /// What it takes, about.
+        bytes: usize,
+    },
     /// The file does not begin with `GGUF`.
     #[error("not a GGUF file: it begins with \"{}\"{}", found.escape_ascii(), hint(found))]
     NotGguf {
@@ -137,7 +145,9 @@ impl GgufError {
     /// The kind of this error.
     pub fn kind(&self) -> GgufErrorKind {
         match self {
-            GgufError::Open { .. } | GgufError::Io { .. } => GgufErrorKind::Io,
+            GgufError::Open { .. } | GgufError::Io { .. } | GgufError::OutOfMemory { .. } => {
+                GgufErrorKind::Io
+            }
             GgufError::NotGguf { .. } => GgufErrorKind::NotGguf,
             GgufError::Version { .. } => GgufErrorKind::Version,
             GgufError::BigEndian { .. } => GgufErrorKind::BigEndian,

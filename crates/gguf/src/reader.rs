@@ -273,13 +273,32 @@ fn read_array(cursor: &mut Cursor<impl Read>, key: &str) -> Result<Array, GgufEr
         }
         // The vector grows as elements are read; a claimed count reserves nothing.
         ValueType::String => {
-            Array::String((0..count).map(|_| read_string(cursor, key)).collect::<Result<_, _>>()?)
+            let mut list = room_for_strings(key, count)?;
+            for _ in 0..count {
+                list.push(read_string(cursor, key)?);
+            }
+            Array::String(list)
         }
         ValueType::Array => {
             let problem = "arrays of arrays are not supported".to_owned();
             return Err(GgufError::Metadata { key: key.to_owned(), offset, problem });
         }
     })
+}
+
+/// A list with room for `count` strings, which the file is long enough for.
+///
+/// Each of them gets memory of its own, and to fail at that would end the program. So all of it is asked for once, and
+/// given back: half as much again as the short strings of a vocabulary take, and something for what comes after.
+fn room_for_strings(key: &str, count: u64) -> Result<Vec<String>, GgufError> {
+    const EACH: usize = 48;
+    const AFTER: usize = 4 << 20;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let (mut list, mut room) = (Vec::new(), Vec::<u8>::new());
+    let text = count.saturating_mul(EACH).saturating_add(AFTER);
+    let reserved = list.try_reserve_exact(count).and_then(|()| room.try_reserve_exact(text));
+    let bytes = text.saturating_add(count.saturating_mul(size_of::<String>()));
+    reserved.map(|()| list).map_err(|_| GgufError::OutOfMemory { what: format!("`{key}`"), bytes })
 }
 
 /// Reads `count` numbers of `N` bytes.

@@ -94,6 +94,8 @@ const LEGEND: &str = "\
 # A line per node: id, name, operation, shape (rows x columns), type, device, ids of its sources, place in memory.
 # Places: `slot S +O B bytes` from byte O of the device's buffer S, `live A..=B` while nodes A to B run, `over N` in the
 # bytes of node N in place; `kv layer L` stands for the KV cache of a layer; `dead` is not computed.
+# A fused node takes the place of the last node that it stands for and the name of the value that it gives. The node that
+# gave this value before is dead and has the other's name: `blk.0.kv_store Rope ... dead` once was `blk.0.q_rope`.
 ";
 
 /// The whole plan as text.

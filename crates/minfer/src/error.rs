@@ -1,5 +1,6 @@
 //! The library's error: opaque, with a kind for callers that must act on it.
 
+use minfer_gguf::GgufError;
 use minfer_graph::{BackendError, GraphError, Plan, Progress};
 use std::fmt;
 use std::path::Path;
@@ -73,11 +74,14 @@ impl Error {
         error
     }
 
-    /// An error about a model file; the message starts with its path.
+    /// An error about a model file, or that there is no memory for its header; the message starts with its path.
     pub(crate) fn model(path: &Path, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        let cause = (&source as &(dyn std::error::Error + 'static)).downcast_ref::<GgufError>();
+        let no_room = matches!(cause, Some(GgufError::OutOfMemory { .. }));
+        let kind = if no_room { ErrorKind::Memory } else { ErrorKind::Model };
         let (path, reason) = (path.display().to_string(), source.to_string());
         let message = if reason.starts_with(&path) { reason } else { format!("{path}: {reason}") };
-        Error { kind: ErrorKind::Model, message, source: Some(Box::new(source)) }
+        Error { kind, message, source: Some(Box::new(source)) }
     }
 }
 

@@ -55,7 +55,7 @@ pub use knobs::{KNOBS, Knob, OTHER_VARIABLES, knob_value};
 pub use kv_cache::SeqId;
 pub use load::{LoadMode, LoadProgress};
 pub use logprobs::{LogProbs, top_k};
-pub use memory::{DeviceMemory, MemoryForecast, check_memory, choose_load, forecast};
+pub use memory::{DeviceMemory, MemoryForecast, check_memory, choose_load, forecast, prepare_memory};
 pub use model::{LoadOptions, Model};
 pub use placement::{GpuLayers, Layout, Placement, Share};
 pub use plans::session_plans;

@@ -6,6 +6,7 @@ use crate::load::LoadMode;
 use crate::placement::{Homes, Layout};
 use crate::plans::stage_plan;
 use crate::session::SessionOptions;
+use minfer_cpu::AddressSpace;
 use minfer_gguf::{Array, Value};
 use minfer_graph::{BackendKind, BackendTag, Backends, PAGE, Plan};
 use minfer_models::{ModelSpec, Stage};
@@ -60,6 +61,23 @@ fn in_host(device: BackendTag) -> bool {
     matches!(device.kind, BackendKind::Cpu | BackendKind::Chaos)
 }
 
+/// Prepares the program for a limit of its address space (`ulimit -v`), if there is one. To be called first, while there
+/// is one thread.
+///
+/// # Errors
+/// [`ErrorKind::Memory`] if the limit leaves too little to begin with.
+pub fn prepare_memory() -> Result<(), Error> {
+    minfer_cpu::spare_address_space();
+    let Some(space) = AddressSpace::now().filter(|space| space.left() == 0) else { return Ok(()) };
+    let message = format!(
+        "{} MiB of address space are free of the {} MiB that ulimit -v allows; the program itself wants {} MiB",
+        space.limit.saturating_sub(space.used) >> 20,
+        space.limit >> 20,
+        AddressSpace::RESERVE >> 20
+    );
+    Err(Error::new(ErrorKind::Memory, message))
+}
+
 /// What a run takes, by device, and what the program itself takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryForecast {
@@ -110,10 +128,13 @@ impl MemoryForecast {
     /// # Errors
     /// [`ErrorKind::Memory`] with the device and both numbers.
     pub fn fits(&self, n_ctx: usize) -> Result<(), Error> {
+        let limited =
+            |space: AddressSpace| format!(" of the {} MiB that ulimit -v allows", space.limit >> 20);
         let refuse = |device: BackendTag, needed: u64, free: u64, less: &str| {
             let (needed, free) = (needed.div_ceil(1 << 20), free >> 20);
+            let of = AddressSpace::now().filter(|_| in_host(device)).map_or(String::new(), limited);
             let message = format!(
-                "{device}: a context of {n_ctx} needs {needed} MiB and {free} MiB are free; {less} needs less"
+                "{device}: a context of {n_ctx} needs {needed} MiB and {free} MiB are free{of}; {less} needs less"
             );
             Err(Error::new(ErrorKind::Memory, message))
         };
@@ -124,8 +145,12 @@ impl MemoryForecast {
         }
         let less =
             if self.mapped > 0 { "a smaller --ctx-size" } else { "a smaller --ctx-size or --load mmap" };
-        match self.free().filter(|&free| self.needed() > free) {
-            Some(free) => refuse(BackendTag::CPU, self.needed(), free, less),
+        if let Some(free) = self.free().filter(|&free| self.needed() > free) {
+            return refuse(BackendTag::CPU, self.needed(), free, less);
+        }
+        // A mapped file needs no memory of its own, but its place in the address space.
+        match AddressSpace::now().map(AddressSpace::left).filter(|&left| self.peak() > left) {
+            Some(left) => refuse(BackendTag::CPU, self.peak(), left, less),
             None => Ok(()),
         }
     }

@@ -1,10 +1,12 @@
 //! The command line.
 
 mod llama;
+mod mistakes;
 mod model;
 mod sampling;
 
 pub use llama::long_names;
+pub use mistakes::without_guesses;
 pub use model::{Load, ModelOptions};
 pub use sampling::{LimitOptions, SamplingOptions, TemplateOptions, check_template_variables};
 
@@ -152,7 +154,7 @@ impl From<OnOverflow> for Overflow {
 
 #[derive(Args)]
 pub struct TokenizeArgs {
-    #[arg(help = MODEL_HELP)]
+    /// A model as for `run`. It must be named: a single argument could be a text as well
     pub model: String,
     /// The text [default: stdin]
     pub text: Option<String>,
@@ -176,7 +178,7 @@ pub struct TokenizeArgs {
 #[derive(Args)]
 pub struct InfoArgs {
     #[arg(help = MODEL_HELP)]
-    pub model: String,
+    pub model: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

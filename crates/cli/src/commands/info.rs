@@ -12,7 +12,7 @@ use serde_json::json;
 use std::fmt::Write;
 
 pub fn run(args: &InfoArgs) -> Result<()> {
-    let file = inputs::open_file(Some(&args.model), args.offline)?;
+    let file = inputs::open_file(args.model.as_deref(), args.offline)?;
     if args.json { print_json(&as_json(&file)) } else { print(&as_text(&file)) }
 }
 

@@ -143,7 +143,7 @@ fn memory_text(r: &Report) -> String {
             text += &row(what, bytes);
             if what == "values of the graph" {
                 let used = (100.0 * d.arenas_usage()).floor();
-                let _ = writeln!(text, "  {:<26} {:>12}", "  alive at the fullest", format!("{used} %"));
+                let _ = writeln!(text, "  {:<26} {:>12}", "  of it in use at most", format!("{used} %"));
             }
         }
         // The CPU's comes last, with the program's.

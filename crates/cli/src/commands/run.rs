@@ -135,7 +135,7 @@ fn report(answer: &Answer, session: &Session, config: &minfer::SamplerConfig) {
     // The first token comes from the prompt's logits; the decode steps make the others.
     let decode = match answer.tokens.len() {
         n @ 0..2 => format!("answer {}", counted(n, "token")),
-        n => format!("answer {}, {:.1} tokens/s", counted(n, "token"), rate(n - 1, answer.decode_time)),
+        n => format!("answer {n} tokens, {:.1} tokens/s", rate(n - 1, answer.decode_time)),
     };
     // The best token needs no draw.
     let seed = if config.temperature == 0.0 { String::new() } else { format!("; seed {}", config.seed) };

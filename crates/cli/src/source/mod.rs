@@ -297,7 +297,7 @@ fn fetch(target: &Target, opts: &SourceOptions) -> Result<PathBuf, SourceError> 
             Err(e) if e.is_local() => return Err(e),
             Err(e) => {
                 if let Some(next) = target.sources.get(i + 1) {
-                    opts.reporter.note(&format!("{source} failed ({}); trying {next}", e.reason()));
+                    opts.reporter.note(&format!("{source} cannot be had now, trying {next}"));
                 }
                 reasons.push((source.to_string(), e));
             }

@@ -106,7 +106,8 @@ pub(crate) fn matmul_experts(
     if n_out == 0 || !n_out.is_multiple_of(GROUP) || !weight.rows().is_multiple_of(n_out) {
         return bad(format!("{n_out} of {} rows", weight.rows()));
     }
-    let mut taken = vec![false; out.len() / n_out];
+    let mut taken = Vec::new();
+    room::resize(&mut taken, out.len() / n_out, false)?;
     for e in &experts {
         if e.expert >= weight.rows() / n_out || e.bias.is_some_and(|b| b.len() != n_out) {
             return bad(format!("expert {} or its bias", e.expert));
@@ -118,7 +119,7 @@ pub(crate) fn matmul_experts(
             }
         }
     }
-    let mut jobs = Vec::with_capacity(experts.len());
+    let mut jobs = room::with_room(experts.len())?;
     for e in &experts {
         let (first, rows) = (e.expert * n_out / GROUP, Rows::Some(e.rows));
         let held = weight.groups();

@@ -1,13 +1,64 @@
 //! Mixture of experts: the choice of experts, their shares, products with their weights, and the sum.
 
 use super::parallel::for_each_row;
-use super::{Ctx, Kernel};
+use super::{Ctx, Kernel, Scratch};
 use crate::buffers::typed;
 use crate::dispatch;
 use crate::matmul::{ExpertJob, ExpertRows, GROUP, Input, Pair, Raw, matmul_experts};
 use crate::simd::{Simd, exp_f32};
 use minfer_graph::{BackendError, ExpertMatMul, Graph, Node, Unsupported, room};
 use std::cmp::Ordering;
+
+/// Lists that a member of a team reuses: who is chosen, and for which rows.
+#[derive(Default)]
+pub struct ExpertLists {
+    /// All experts of a row, best first.
+    order: Vec<usize>,
+    /// Where each expert's pairs end; those of the first begin at 0.
+    ends: Vec<usize>,
+    /// The places of chosen experts, by expert and in their order.
+    pairs: Vec<Pair>,
+}
+
+impl ExpertLists {
+    /// Sorts the places `0..experts.len()` by the expert chosen there, each below `n_expert`. `input` is the row of the
+    /// input for a place.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn sort(
+        &mut self,
+        experts: &[i32],
+        n_expert: usize,
+        input: impl Fn(usize) -> usize,
+    ) -> Result<(), BackendError> {
+        let Self { ends, pairs, .. } = self;
+        ends.clear();
+        pairs.clear();
+        room::resize(ends, n_expert, 0)?;
+        room::resize(pairs, experts.len(), Pair { input: 0, output: 0 })?;
+        for &expert in experts {
+            ends[expert as usize] += 1;
+        }
+        // From numbers of pairs to where they begin; each start then moves to the end while its pairs are put down.
+        let mut start = 0;
+        for place in ends.iter_mut() {
+            start += std::mem::replace(place, start);
+        }
+        for (i, &expert) in experts.iter().enumerate() {
+            let place = &mut ends[expert as usize];
+            pairs[*place] = Pair { input: input(i), output: i };
+            *place += 1;
+        }
+        Ok(())
+    }
+
+    /// The pairs of one expert.
+    fn of(&self, expert: usize) -> &[Pair] {
+        let start = expert.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.pairs[start..self.ends[expert]]
+    }
+}
 
 /// Indices of each row's largest values, best first.
 pub struct TopExperts {
@@ -30,11 +81,14 @@ impl Kernel for TopExperts {
         let n_expert = source(&ctx, 0)?.shape.cols;
         let ([logits], [out]) = ctx.views([ctx.input(0)?], [ctx.output()?])?;
         let logits: &[f32] = typed(logits)?;
+        let order = &mut ctx.scratch.experts.order;
+        room::reserve(order, n_expert)?;
         for_each_row(ctx.team, out.cast::<i32>()?, self.n_used, |row, out| {
             let logits = &logits[row * n_expert..][..n_expert];
-            let mut order: Vec<usize> = (0..n_expert).collect();
+            order.clear();
+            order.extend(0..n_expert);
             order.sort_unstable_by(|&a, &b| by_rank(logits, a, b));
-            for (out, &expert) in out.iter_mut().zip(&order) {
+            for (out, &expert) in out.iter_mut().zip(order.iter()) {
                 *out = i32::try_from(expert).unwrap_or(i32::MAX);
             }
         });
@@ -104,23 +158,25 @@ impl Kernel for ExpertMatMul {
         let (x, experts): (&[f32], &[i32]) = (typed(x)?, typed(experts)?);
         check_experts(experts, self.n_expert)?;
         let shared = x_cols == weight.cols();
-        let rows = by_expert(experts, self.n_expert, |i| if shared { i / n_used } else { i });
+        let Scratch { activations, experts: lists, .. } = ctx.scratch;
+        lists.sort(experts, self.n_expert, |i| if shared { i / n_used } else { i })?;
+        let rows = |expert: usize| lists.of(expert);
 
         let mut biases = Vec::new();
         room::resize(&mut biases, if bias.is_some() { self.n_expert * n_out } else { 0 }, 0.0)?;
         if let Some(bias) = bias {
-            for (e, out) in biases.chunks_exact_mut(n_out).enumerate().filter(|(e, _)| !rows[*e].is_empty()) {
+            for (e, out) in biases.chunks_exact_mut(n_out).enumerate().filter(|(e, _)| !rows(*e).is_empty()) {
                 bias.row(e, out)?;
             }
         }
-        let used = (0..self.n_expert).filter(|&e| !rows[e].is_empty());
-        let used = used.map(|expert| ExpertRows {
+        let mut used = room::with_room(self.n_expert)?;
+        used.extend((0..self.n_expert).filter(|&e| !rows(e).is_empty()).map(|expert| ExpertRows {
             expert,
             bias: bias.map(|_| &biases[expert * n_out..][..n_out]),
-            rows: &rows[expert],
-        });
+            rows: rows(expert),
+        }));
 
-        let (cols, activations) = (weight.cols(), &mut ctx.scratch.activations);
+        let cols = weight.cols();
         let n_rows = x.len() / cols;
         let raw = Raw { x, rows: n_rows, cols, norm: None };
         let quant = match weight.is_quantized() {
@@ -128,18 +184,9 @@ impl Kernel for ExpertMatMul {
             false => None,
         };
         let input = Input { x, rows: n_rows, cols, quant };
-        let job = ExpertJob { weight, n_out, experts: used.collect(), out: out.cast()? };
+        let job = ExpertJob { weight, n_out, experts: used, out: out.cast()? };
         matmul_experts(ctx.isa, ctx.team, &input, job)
     }
-}
-
-/// The places of a list of chosen experts, by expert.
-fn by_expert(experts: &[i32], n_expert: usize, input: impl Fn(usize) -> usize) -> Vec<Vec<Pair>> {
-    let mut rows = vec![Vec::new(); n_expert];
-    for (i, &expert) in experts.iter().enumerate() {
-        rows[expert as usize].push(Pair { input: input(i), output: i });
-    }
-    rows
 }
 
 /// `out[t] = sum_r shares[t, r] * x[t, r]` in rank order, by fma.
@@ -189,5 +236,23 @@ fn check_experts(experts: &[i32], n_expert: usize) -> Result<(), BackendError> {
     match experts.iter().find(|&&e| usize::try_from(e).map_or(true, |e| e >= n_expert)) {
         Some(&e) => Err(BackendError::OutOfRange { what: "expert", value: e.into(), limit: n_expert }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ExpertLists, Pair};
+
+    #[test]
+    fn places_are_sorted_by_expert() {
+        let mut lists = ExpertLists::default();
+        for (experts, n_expert) in [(vec![2, 0, 2, 3, 0, 2], 5), (vec![], 3), (vec![0], 1)] {
+            lists.sort(&experts, n_expert, |i| i / 2).unwrap();
+            for expert in 0..n_expert {
+                let chosen = experts.iter().enumerate().filter(|&(_, &e)| e as usize == expert);
+                let wanted: Vec<_> = chosen.map(|(i, _)| Pair { input: i / 2, output: i }).collect();
+                assert_eq!(lists.of(expert), wanted, "{expert} of {experts:?}");
+            }
+        }
     }
 }

@@ -33,6 +33,8 @@ pub struct Scratch {
     pub normed: Vec<f32>,
     /// Partial results of attention.
     pub attention: attention::AttentionScratch,
+    /// Which rows go to which expert.
+    pub experts: experts::ExpertLists,
 }
 
 /// What a kernel works with.

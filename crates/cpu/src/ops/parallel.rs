@@ -11,7 +11,7 @@ pub fn for_each_row<T: Send>(
     team: &Team<'_>,
     out: SharedMut<'_, T>,
     cols: usize,
-    f: impl Fn(usize, &mut [T]),
+    mut f: impl FnMut(usize, &mut [T]),
 ) {
     if cols == 0 {
         return;
@@ -28,7 +28,7 @@ pub fn for_each_span<T: Send>(
     team: &Team<'_>,
     out: SharedMut<'_, T>,
     unit: usize,
-    f: impl Fn(usize, &mut [T]),
+    mut f: impl FnMut(usize, &mut [T]),
 ) {
     let len = out.len();
     if len == 0 {

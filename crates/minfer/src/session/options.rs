@@ -74,8 +74,14 @@ impl SessionOptions {
             let (k, v) = self.kv_types.page_bytes(&shape);
             (k + v) as u64
         });
-        let pages = (n_ctx.div_ceil(PAGE) as u64).saturating_mul(self.max_seqs as u64);
-        let cache = pages.saturating_mul(per_page.sum()) >> 20;
+        let pages = (n_ctx.div_ceil(PAGE) as u64).checked_mul(self.max_seqs as u64);
+        let cache = pages.and_then(|pages| pages.checked_mul(per_page.sum()));
+        // No number of bytes has more digits: there is nothing to say of its memory.
+        let Some(cache) = cache.map(|bytes| bytes >> 20) else {
+            return format!(
+                "a context of {n_ctx}: the largest usable is {trained}, which the model was trained on"
+            );
+        };
         let host = crate::devices::devices().unwrap_or_default().into_iter().next();
         let free = host.and_then(|host| host.memory.free);
         let free = free.map_or(String::new(), |free| format!("; {} MiB are free", free >> 20));

@@ -14,7 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("minfer-text", &["minfer-gguf"]),
     ("minfer-gguf", &[]),
     ("minfer-testkit", &["minfer-graph", "minfer-gguf"]),
-    ("minfer-fuzz", &["minfer", "minfer-testkit"]),
+    ("minfer-fuzz", &["minfer", "minfer-cpu", "minfer-graph", "minfer-gguf", "minfer-testkit"]),
     // Generated documents say what the libraries know.
     ("minfer-xtask", &["minfer-models", "minfer-text", "minfer-gguf"]),
 ];

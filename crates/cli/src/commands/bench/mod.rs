@@ -16,6 +16,9 @@ use work::{Kind, Test};
 /// Tokens that a decode test is warmed up with.
 const WARM_UP: usize = 8;
 
+/// Depth beyond which a bench is told to take long.
+const LONG: usize = 1024;
+
 pub fn run(args: &BenchArgs) -> Result<()> {
     if args.ceilings {
         let probe = MachineProbe::new(args.model.threads)?;
@@ -29,6 +32,15 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let mut options = args.model.clone();
     options.ctx_size.get_or_insert(tests.iter().map(Test::positions).max().unwrap_or(1));
     let sequences = tests.iter().map(|t| t.batch).max().unwrap_or(1);
+    if args.ops || tests.iter().any(|test| test.depth > LONG) {
+        let again = if args.ops { " once more for --ops" } else { "" };
+        crate::console::note!(
+            "{} tests, each {} times{again}, at depths up to {}: this can take minutes",
+            tests.len(),
+            args.reps + 1,
+            tests.iter().map(|test| test.depth).max().unwrap_or(0),
+        );
+    }
     let (_, session) = inputs::load_for(name, &options, sequences)?;
     let mut report = Report::new(&session, args.json)?;
     let mut bench = Bench::new(session, sequences, args.model.threads)?;

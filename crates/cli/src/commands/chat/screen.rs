@@ -122,7 +122,7 @@ fn harmless(text: &str) -> Cow<'_, str> {
 pub fn statistics(turn: &Turn, used: usize, n_ctx: usize) -> String {
     let answer = &turn.answer;
     let rate = |n: usize, t: Duration| n as f64 / t.as_secs_f64().max(1e-9);
-    let mut text = format!("prefill {}", counted(turn.prefilled, "token"));
+    let mut text = format!("prompt {}", counted(turn.prefilled, "token"));
     let cached: Vec<String> = [(turn.reused, "reused"), (turn.rewritten, "replaced")]
         .iter()
         .filter(|(n, _)| *n > 0)
