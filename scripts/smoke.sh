@@ -55,4 +55,11 @@ cmp "$scratch/out" "$scratch/answer"
 expect 1 run "$model" "too long for this" -c 4
 head -c 100000 "$model" >"$scratch/short.gguf"
 expect 3 run "$scratch/short.gguf" "Hello"
+# Whatever the address space is limited to, a run works or says that it is too little.
+for mib in $(seq 60 30 420); do
+  got=0
+  (ulimit -v $((mib * 1024)) && exec "$minfer" run "$model" "Hello" -n 2 -c 512) </dev/null >"$scratch/out" 2>"$scratch/err" || got=$?
+  echo "+ ulimit -v of $mib MiB: exit code $got"
+  [ "$got" = 0 ] || { [ "$got" = 5 ] && says ' MiB| bytes'; }
+done
 echo "all commands answered"

@@ -62,10 +62,29 @@ fn too_little_memory_ends_with_5_and_the_size() {
             ends[usize::from(worked)] += 1;
             if !worked {
                 let line = fails(&output, MEMORY);
-                assert!(line.contains("bytes") || line.contains(" MB"), "{load}, {mib} MiB: {line}");
+                let sizes = ["bytes", " MB", " MiB"];
+                assert!(sizes.iter().any(|s| line.contains(s)), "{load}, {mib} MiB: {line}");
             }
         }
         // Else the limits show nothing.
         assert!(ends[0] > 0 && ends[1] > 0, "{load}: {ends:?}");
     }
+}
+
+/// Limits that leave hardly anything but for the program itself: no small allocation ends it without a word.
+#[test]
+fn small_allocations_have_room_or_the_run_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "small.gguf", &speaking().to_bytes().unwrap());
+    let mut ends = [0, 0];
+    for mib in (40..200).step_by(4) {
+        let output = with_limit(mib << 10, &path, "read");
+        let worked = output.status.success();
+        ends[usize::from(worked)] += 1;
+        if !worked {
+            let line = fails(&output, MEMORY);
+            assert!(line.contains(" MiB"), "{mib} MiB: {line}");
+        }
+    }
+    assert!(ends[0] > 0 && ends[1] > 0, "{ends:?}");
 }
