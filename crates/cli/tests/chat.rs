@@ -259,7 +259,7 @@ fn the_system_message_and_what_was_forgotten_are_told() {
     assert!(contexts[1].starts_with("0 of ") && contexts[1].ends_with(" tokens, 1 message"), "{notes}");
     assert!(contexts[2].starts_with("0 of ") && contexts[2].ends_with(" tokens, 0 messages"), "{notes}");
     let answers = rows("last answer ");
-    assert!(answers[0].contains("prefill") && answers[1..] == ["none", "none"], "{notes}");
+    assert!(answers[0].contains("prompt ") && answers[1..] == ["none", "none"], "{notes}");
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn contents(saved: &Value) -> Vec<String> {
 
 /// The number before a word in statistics, where it first occurs.
 fn number_before(text: &str, word: &str) -> usize {
-    let statistics = &text[text.rfind("prefill").unwrap_or_else(|| panic!("no statistics in {text}"))..];
+    let statistics = &text[text.rfind("prompt ").unwrap_or_else(|| panic!("no statistics in {text}"))..];
     let words: Vec<&str> = statistics.split(|c: char| c.is_whitespace() || c == '(').collect();
     let at = words.iter().position(|w| w.trim_end_matches([',', ')', ';']) == word);
     at.and_then(|at| words[at - 1].parse().ok()).unwrap_or_else(|| panic!("no `{word}` in {text}"))

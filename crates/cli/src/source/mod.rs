@@ -297,7 +297,9 @@ fn fetch(target: &Target, opts: &SourceOptions) -> Result<PathBuf, SourceError> 
             Err(e) if e.is_local() => return Err(e),
             Err(e) => {
                 if let Some(next) = target.sources.get(i + 1) {
-                    opts.reporter.note(&format!("{source} cannot be had now, trying {next}"));
+                    let reason = e.reason();
+                    let why = reason.lines().next().unwrap_or_default();
+                    opts.reporter.note(&format!("{source} cannot be had now ({why}), trying {next}"));
                 }
                 reasons.push((source.to_string(), e));
             }

@@ -136,7 +136,7 @@ fn run_all(isa: Isa, team: &Team<'_>, input: &Input<'_>, jobs: &[Shared<'_>]) ->
         return Ok(());
     }
     let chunk = match rows {
-        1 => groups.div_ceil(team.threads()),
+        1 => groups.div_ceil(STREAMS).div_ceil(team.threads()) * STREAMS,
         _ => groups.div_ceil(8 * team.threads()).next_multiple_of(panel::GROUPS).min(ITEM),
     };
     jobs.iter().try_for_each(|job| reserve(job, chunk))?;
