@@ -132,6 +132,12 @@ impl Model {
         self.inner.file.tokenizer()
     }
 
+    /// After a panic of a thread that used the devices: they are used again. Whoever calls this lets go of all that the
+    /// panic may have left half done.
+    pub(crate) fn forgive_panic(&self) {
+        self.inner.backends.clear_poison();
+    }
+
     pub(crate) fn backends(&self) -> Result<MutexGuard<'_, Backends>, Error> {
         let lost = |_| Error::new(ErrorKind::Internal, "a thread died while it used the devices");
         self.inner.backends.lock().map_err(lost)
