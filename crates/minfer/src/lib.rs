@@ -30,6 +30,7 @@ pub mod engine;
 mod error;
 mod file;
 mod generate;
+mod guided;
 mod knobs;
 mod kv_cache;
 mod load;
@@ -54,6 +55,7 @@ pub use devices::{DEVICE_KINDS, DeviceChoice, DeviceInfo, InstructionSet, device
 pub use error::{Error, ErrorKind};
 pub use file::ModelFile;
 pub use generate::{Answer, Finish, GenerateOptions, generate};
+pub use guided::{Grammar, Guide};
 pub use knobs::{KNOBS, Knob, OTHER_VARIABLES, knob_value};
 pub use kv_cache::{PageCounts, SeqId};
 pub use load::{LoadMode, LoadProgress};
