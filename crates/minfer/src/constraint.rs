@@ -46,13 +46,9 @@ impl TokenMask {
         &mut self.words
     }
 
-    /// Sets the logits of forbidden tokens, `[n_vocab]`, to minus infinity.
-    pub fn apply(&self, logits: &mut [f32]) {
-        for (id, logit) in logits.iter_mut().enumerate() {
-            if !self.allows(id as u32) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
+    /// The forbidden ones of `n_vocab` tokens, ascending.
+    pub fn forbidden(&self, n_vocab: usize) -> impl Iterator<Item = u32> + '_ {
+        (0..n_vocab as u32).filter(|&id| !self.allows(id))
     }
 }
 

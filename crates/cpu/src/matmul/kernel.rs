@@ -12,6 +12,7 @@
 )]
 
 use super::acts::ActBlock;
+use super::ahead;
 use super::format::{Format, Minimum, Product, Scales};
 use super::planes::Planes;
 use crate::simd::{Rows16, Simd};
@@ -32,6 +33,7 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
     assert!(groups.iter().all(|g| g.len() == blocks * F::BYTES));
     assert!(tokens.iter().all(|t| t.len() == blocks * F::SUBS));
     let mut acc = [[s.zero(); T]; G];
+    let ask = G == 1 || ahead::pays();
     for block in 0..blocks {
         let (mut packed, mut x) = ([&groups[0][0..0]; G], [&tokens[0][0..0]; T]);
         for g in 0..G {
@@ -45,21 +47,20 @@ pub fn tile<S: Simd, F: Format, const G: usize, const T: usize, const P: usize>(
         // Written out where registers are enough for it: the compiler leaves a loop of this size as it is, with its sums
         // in memory.
         macro_rules! add {
-            ($($g:literal)*) => { $(if $g < G { add_block::<S, F, T, P>(s, packed[$g], x, G == 1, &mut acc[$g]); })* };
+            ($($g:literal)*) => { $(if $g < G { add_block::<S, F, T, P>(s, packed[$g], x, ask, &mut acc[$g]); })* };
         }
         if P == 1 {
             add!(0 1 2 3);
         } else {
             for g in 0..G {
-                add_block::<S, F, T, P>(s, packed[g], x, G == 1, &mut acc[g]);
+                add_block::<S, F, T, P>(s, packed[g], x, ask, &mut acc[g]);
             }
         }
     }
     acc
 }
 
-/// Adds the products of a packed block and the tokens' blocks to sums. `ask`: for what comes later, ahead of its use;
-/// several streams fill the memory's queue without that, and would only compete with it.
+/// Adds the products of a packed block and the tokens' blocks to sums. `ask`: for what comes later, ahead of its use.
 #[inline(always)]
 fn add_block<S: Simd, F: Format, const T: usize, const P: usize>(
     s: S,

@@ -4,6 +4,7 @@
 //! numbers are those of the numeric contract whatever the instruction set, the threads and the number of rows.
 
 pub(crate) mod acts;
+mod ahead;
 mod float;
 mod format;
 mod formats;

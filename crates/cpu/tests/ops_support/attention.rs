@@ -4,9 +4,7 @@ use super::cache::{hadamard, region, rounded};
 use super::contract::{Scores, attention, attention_f64, visible};
 use super::{Bench, Random, dims, f32_weight};
 use minfer_cpu::CpuOptions;
-use minfer_graph::{
-    Attention, Dim, Graph, GraphBuilder, InputKind, KvShape, KvType, KvTypes, PAGE, Shape, WeightId,
-};
+use minfer_graph::{Attention, Dim, Graph, GraphBuilder, InputKind, KvShape, KvTypes, PAGE, Shape, WeightId};
 
 /// What to compute. Sequences are (position of the first query, queries).
 #[derive(Clone, Debug)]
@@ -71,7 +69,7 @@ pub struct Setup {
     pub bench: Bench,
     q: Vec<f32>,
     sinks: Vec<f32>,
-    /// Per sequence: `[pos][kv_head * dim]`, as the cache type keeps them.
+    /// Per sequence: `[pos][kv_head * dim]`; once they are placed, as the cache type keeps them.
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
     /// First batch row of each sequence.
@@ -89,13 +87,11 @@ impl Setup {
         let mut bench = Bench::new(case.graph(), dims(case.tokens(), case.sequences.len()), options);
         let q: Vec<f32> = random.values(case.tokens() * case.n_head * case.head_dim);
         let q: Vec<f32> = q.iter().map(|x| x * 3.0).collect();
-        let mut values = |ty: KvType, dim: usize| -> Vec<Vec<f32>> {
-            let of = |&(start, len): &(usize, usize)| {
-                rounded(ty, dim, &random.values((start + len) * case.n_kv_head * dim))
-            };
+        let mut values = |dim: usize| -> Vec<Vec<f32>> {
+            let of = |&(start, len): &(usize, usize)| random.values((start + len) * case.n_kv_head * dim);
             case.sequences.iter().map(of).collect()
         };
-        let (k, v) = (values(case.ty.k, case.head_dim), values(case.ty.v, case.v_dim));
+        let (k, v) = (values(case.head_dim), values(case.v_dim));
         // The last sequence comes first in the batch.
         let mut first = vec![0; case.sequences.len()];
         let mut row = 0;
@@ -111,6 +107,9 @@ impl Setup {
         }
         let mut setup = Setup { case: case.clone(), bench, q, sinks, k, v, first };
         setup.place(&mut random);
+        // Only now: where scales are subnormal, rounding what is rounded already changes it once more.
+        setup.k.iter_mut().for_each(|k| *k = rounded(case.ty.k, case.head_dim, k));
+        setup.v.iter_mut().for_each(|v| *v = rounded(case.ty.v, case.v_dim, v));
         setup
     }
 

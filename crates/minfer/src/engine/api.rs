@@ -4,7 +4,8 @@ use crate::constraint::ConstraintFactory;
 use crate::error::{Error, ErrorKind};
 use crate::generate::Finish;
 use crate::sampler::SamplerConfig;
-use minfer_graph::{FusionSwitches, KvTypes};
+use crate::session::SessionOptions;
+use minfer_graph::{FusionSwitches, KvType, KvTypes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,6 +33,37 @@ pub struct EngineOptions {
     pub fusions: FusionSwitches,
 }
 
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            n_ctx: 8192,
+            max_running: 8,
+            step_tokens: 512,
+            chunk_tokens: 64,
+            kv_pages: None,
+            prefix_cache: true,
+            max_queue: 256,
+            kv_types: KvType::F16.into(),
+            fusions: FusionSwitches::default(),
+        }
+    }
+}
+
+impl EngineOptions {
+    /// The session that such an engine runs.
+    pub fn session(&self) -> SessionOptions {
+        SessionOptions {
+            n_ctx: self.n_ctx,
+            n_batch: self.step_tokens.max(self.max_running),
+            max_seqs: self.max_running,
+            kv_pages: self.kv_pages,
+            kv_types: self.kv_types,
+            fusions: self.fusions,
+            ..SessionOptions::default()
+        }
+    }
+}
+
 /// One generation, with all that decides its tokens.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -57,6 +89,25 @@ pub struct Request {
     pub constraint: Option<Arc<dyn ConstraintFactory>>,
     /// Whom the request is for; clients take turns.
     pub client: u64,
+}
+
+impl Request {
+    /// One answer to a prompt, as long as the context allows.
+    pub fn new(prompt: Vec<u32>, sampling: SamplerConfig) -> Self {
+        Request {
+            prompt,
+            n: 1,
+            max_tokens: None,
+            sampling,
+            stop: Vec::new(),
+            ignore_eos: false,
+            show_control: false,
+            logprobs: None,
+            prompt_logprobs: None,
+            constraint: None,
+            client: 0,
+        }
+    }
 }
 
 /// A token with its probability.
@@ -224,3 +275,18 @@ pub struct EngineStats {
     /// Whether its thread lives and its last step did not fail.
     pub healthy: bool,
 }
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::QueueFull { waiting, .. } => write!(f, "{waiting} requests wait already"),
+            Refusal::Closed => f.write_str("no more requests are taken"),
+            Refusal::Context { prompt, limit } => {
+                write!(f, "the prompt has {prompt} tokens and the context holds {limit}")
+            }
+            Refusal::Invalid(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
