@@ -233,7 +233,7 @@ function foot(m, i) {
     actions.append(copyButton);
   }
   const last = m.role === "user" ? i >= talk.length - 2 : i === talk.length - 1;
-  if (last && m.role === "user") actions.append(button("Edit", () => edit(i)));
+  if (last && m.role === "user" && !running) actions.append(button("Edit", () => edit(i)));
   if (last && m.role === "assistant" && !m.error) actions.append(button("Regenerate", () => again(i)));
   const box = make("div", "foot", actions);
   if (m.truth) box.append(make("span", "truth quiet", m.truth));

@@ -8,6 +8,7 @@ use crate::args::BenchServeArgs;
 use crate::console::note;
 use crate::exit::printable;
 use anyhow::{Result, anyhow, bail};
+use minfer::knob_value;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub fn run(args: &BenchServeArgs) -> Result<()> {
-    let key = args.api_key.clone().or_else(|| std::env::var("MINFER_API_KEY").ok());
+    let key = args.api_key.clone().or_else(|| knob_value("MINFER_API_KEY"));
     let target = Target::new(&args.url, key, Duration::from_secs(args.timeout as u64));
     let model = match &args.model {
         Some(name) => name.clone(),
