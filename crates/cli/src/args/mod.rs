@@ -1,12 +1,14 @@
 //! The command line.
 
 mod llama;
+mod load;
 mod mistakes;
 mod model;
 mod sampling;
 mod serve;
 
 pub use llama::long_names;
+pub use load::{BenchServeArgs, BenchVerb};
 pub use mistakes::without_guesses;
 pub use model::{Load, ModelOptions};
 pub use sampling::{LimitOptions, SamplingOptions, TemplateOptions, check_template_variables};
@@ -230,7 +232,10 @@ pub struct EvalArgs {
 }
 
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    #[command(subcommand)]
+    pub verb: Option<BenchVerb>,
     #[arg(value_name = "MODEL", help = MODEL_HELP)]
     pub name: Option<String>,
     /// Tokens of the prefill test, several with commas; 0 leaves it out
