@@ -49,7 +49,9 @@ fn answers_are_whole_or_in_pieces_and_tell_what_was_used() {
     assert_eq!(value["model"], "tiny");
     assert_eq!((&value["seed"], &value["usage"]["completion_tokens"]), (&json!(7), &json!(12)));
     assert_eq!(value["choices"][0]["finish_reason"], "length");
-    for name in ["x-request-id", "x-minfer-device", "x-minfer-seed", "x-minfer-cached-tokens", "x-minfer-queue-ms"] {
+    for name in
+        ["x-request-id", "x-minfer-device", "x-minfer-seed", "x-minfer-cached-tokens", "x-minfer-queue-ms"]
+    {
         assert!(whole.header(name).is_some(), "{name}");
     }
     assert_eq!(whole.header("x-minfer-context").as_deref(), Some("512"));
@@ -59,7 +61,10 @@ fn answers_are_whole_or_in_pieces_and_tell_what_was_used() {
     assert_eq!(pieces.collect::<String>(), text_of(&whole));
     assert_eq!(frames[0]["choices"][0]["delta"]["role"], "assistant");
     let last = frames.last().unwrap();
-    assert_eq!((last["choices"].as_array().unwrap().len(), &last["usage"]["completion_tokens"]), (0, &json!(12)));
+    assert_eq!(
+        (last["choices"].as_array().unwrap().len(), &last["usage"]["completion_tokens"]),
+        (0, &json!(12))
+    );
     // A text that goes on, with what was said and log-probabilities.
     let body = json!({"prompt": "one two", "max_tokens": 4, "logprobs": 2, "echo": true, "temperature": 0});
     let value = server.post("/v1/completions", &body).json();
@@ -69,7 +74,9 @@ fn answers_are_whole_or_in_pieces_and_tell_what_was_used() {
     assert_eq!(choice["logprobs"]["token_logprobs"].as_array().unwrap().len(), n);
     assert!(choice["logprobs"]["token_logprobs"][0].is_null());
     // Several answers, each with its own end.
-    let value = server.post("/v1/chat/completions", &chat(json!({"n": 3, "logprobs": true, "top_logprobs": 2}))).json();
+    let value = server
+        .post("/v1/chat/completions", &chat(json!({"n": 3, "logprobs": true, "top_logprobs": 2})))
+        .json();
     assert_eq!(value["choices"].as_array().unwrap().len(), 3);
     assert_eq!(value["choices"][0]["message"]["content"], text_of(&whole).as_str());
     assert_eq!(value["choices"][2]["logprobs"]["content"].as_array().unwrap().len(), 12);
@@ -103,7 +110,10 @@ fn wrong_requests_are_named() {
         (json!({"stream_options": {"include_usage": true}}), "stream_options"),
         (json!({"top_logprobs": 2}), "top_logprobs"),
         (json!({"response_format": {"type": "xml"}}), "response_format.type"),
-        (json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"uniqueItems": true, "type": "array"}}}}), "response_format"),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"uniqueItems": true, "type": "array"}}}}),
+            "response_format",
+        ),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"tools": [{"type": "magic"}]}), "tools[0]"),
         (json!({"store": true}), "store"),
@@ -114,7 +124,8 @@ fn wrong_requests_are_named() {
         assert_eq!((status, named.as_str()), (400, param), "{more}: {error}");
         assert_eq!(error["type"], "invalid_request_error");
     }
-    let (status, _, error) = refused("/v1/chat/completions", chat(json!({"messages": user(&"word ".repeat(600))})));
+    let (status, _, error) =
+        refused("/v1/chat/completions", chat(json!({"messages": user(&"word ".repeat(600))})));
     assert_eq!((status, &error["code"]), (400, &json!("context_length_exceeded")), "{error}");
     assert!(error["message"].as_str().unwrap().contains("512"), "{error}");
     let (status, param, error) = refused("/v1/chat/completions", chat(json!({"model": "gpt-4"})));
@@ -123,11 +134,19 @@ fn wrong_requests_are_named() {
     assert_eq!(server.get("/v1/nothing").status, 404);
     assert_eq!(server.get("/v1/chat/completions").status, 405);
     assert_eq!(server.post("/v1/chat/completions", &chat(json!({"user": "x".repeat(9000)}))).status, 413);
-    assert_eq!(server.raw("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n{\"a\"").status, 400);
+    assert_eq!(
+        server
+            .raw("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n{\"a\"")
+            .status,
+        400
+    );
     let form = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n{}";
     assert_eq!(server.raw(form).status, 415);
     assert_eq!(server.raw("GET /health HTTP/1.1\r\nhost: evil.example\r\n\r\n").status, 403);
-    assert_eq!(server.raw("GET /health HTTP/1.1\r\nhost: localhost\r\norigin: https://evil.example\r\n\r\n").status, 403);
+    assert_eq!(
+        server.raw("GET /health HTTP/1.1\r\nhost: localhost\r\norigin: https://evil.example\r\n\r\n").status,
+        403
+    );
     let with_id = "GET /health HTTP/1.1\r\nhost: localhost\r\nx-request-id: mine-1\r\n\r\n";
     assert_eq!(server.raw(with_id).header("x-request-id").as_deref(), Some("mine-1"));
 }
@@ -151,12 +170,14 @@ fn keys_guard_everything_but_health() {
         assert_eq!(server.get(path).status, 401, "{path}");
     }
     for key in ["first", "second", "third"] {
-        let bearer = format!("GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\r\n");
+        let bearer =
+            format!("GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\r\n");
         assert_eq!(server.raw(&bearer).status, 200, "{key}");
         let header = format!("GET /api/tags HTTP/1.1\r\nhost: localhost\r\nx-api-key: {key}\r\n\r\n");
         assert_eq!(server.raw(&header).status, 200, "{key}");
     }
-    let wrong = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: fourth\r\ncontent-length: 2\r\n\r\n{}";
+    let wrong =
+        "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: fourth\r\ncontent-length: 2\r\n\r\n{}";
     let reply = server.raw(wrong);
     assert_eq!((reply.status, &reply.json()["error"]["type"]), (401, &json!("authentication_error")));
     let model = model(&folder);
@@ -190,7 +211,8 @@ fn every_path_of_the_document_answers() {
 #[test]
 fn anthropic_and_ollama_get_their_own_shapes() {
     let (_folder, server) = start(&[]);
-    let body = json!({"model": "tiny", "max_tokens": 8, "messages": user("hello"), "system": "be brief", "seed": 3});
+    let body =
+        json!({"model": "tiny", "max_tokens": 8, "messages": user("hello"), "system": "be brief", "seed": 3});
     let whole = server.post("/v1/messages", &body).json();
     assert_eq!((&whole["type"], &whole["role"]), (&json!("message"), &json!("assistant")));
     let mut streamed = body.clone();
@@ -200,7 +222,8 @@ fn anthropic_and_ollama_get_their_own_shapes() {
     assert_eq!((kinds[0], *kinds.last().unwrap()), ("message_start", "message_stop"));
     let text: String = frames.iter().filter_map(|f| f["delta"]["text"].as_str()).collect();
     assert_eq!(text, whole["content"][0]["text"].as_str().unwrap_or_default());
-    let counted = server.post("/v1/messages/count_tokens", &json!({"messages": user("hello"), "system": "be brief"}));
+    let counted =
+        server.post("/v1/messages/count_tokens", &json!({"messages": user("hello"), "system": "be brief"}));
     let usage = &whole["usage"];
     let input = usage["input_tokens"].as_u64().unwrap() + usage["cache_read_input_tokens"].as_u64().unwrap();
     assert_eq!(counted.json()["input_tokens"].as_u64(), Some(input));
@@ -208,7 +231,8 @@ fn anthropic_and_ollama_get_their_own_shapes() {
     assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!("invalid_request_error")));
 
     let options = json!({"num_predict": 6, "seed": 3, "temperature": 0.5});
-    let body = json!({"model": "tiny:latest", "messages": user("hello"), "options": options, "stream": false});
+    let body =
+        json!({"model": "tiny:latest", "messages": user("hello"), "options": options, "stream": false});
     let whole = server.post("/api/chat", &body).json();
     assert_eq!((&whole["done"], &whole["message"]["role"]), (&json!(true), &json!("assistant")));
     let mut streamed = body.clone();
@@ -220,7 +244,12 @@ fn anthropic_and_ollama_get_their_own_shapes() {
     assert_eq!(lines.last().unwrap()["eval_count"], whole["eval_count"]);
     let raw = json!({"prompt": "one two", "raw": true, "stream": false, "options": {"num_predict": 3}});
     assert_eq!(server.post("/api/generate", &raw).json()["done"], true);
-    assert!(server.post("/api/chat", &json!({"messages": user("x"), "mood": 1})).json()["error"].as_str().unwrap().contains("mood"));
+    assert!(
+        server.post("/api/chat", &json!({"messages": user("x"), "mood": 1})).json()["error"]
+            .as_str()
+            .unwrap()
+            .contains("mood")
+    );
     assert_eq!(server.post("/api/show", &json!({"model": "tiny"})).json()["details"]["family"], "llama");
     assert_eq!(server.get("/api/tags").json()["models"][0]["name"], "tiny");
     assert_eq!(server.get("/api/ps").json()["models"][0]["context_length"], 512);
@@ -267,7 +296,8 @@ fn forms_and_tools_are_kept_to() {
     let mut streamed = chat(more);
     streamed["stream"] = json!(true);
     let frames = data(&server.post("/v1/chat/completions", &streamed).body);
-    let calls: Vec<_> = frames.iter().filter_map(|f| f["choices"][0]["delta"]["tool_calls"].as_array()).collect();
+    let calls: Vec<_> =
+        frames.iter().filter_map(|f| f["choices"][0]["delta"]["tool_calls"].as_array()).collect();
     assert_eq!(calls.len(), 1);
     assert_eq!(calls[0][0]["function"], call["function"]);
 }
@@ -318,7 +348,8 @@ fn sigterm_lets_running_streams_end() {
     }
     assert_eq!(server.wait(), Some(0));
     let log = server.log();
-    let lines: Vec<Value> = log.lines().filter(|l| l.starts_with('{')).map(|l| serde_json::from_str(l).unwrap()).collect();
+    let lines: Vec<Value> =
+        log.lines().filter(|l| l.starts_with('{')).map(|l| serde_json::from_str(l).unwrap()).collect();
     let done = lines.iter().filter(|l| l["status"] == 200 && l["answer_tokens"] == 300);
     assert_eq!(done.count(), 6, "{log}");
     assert!(!log.contains("panicked"), "{log}");

@@ -97,7 +97,10 @@ fn read_thinking(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
             Some("enabled") => true,
             Some("disabled") => false,
             _ => {
-                return Err(ApiError::invalid("thinking.type", "`thinking.type` must be enabled or disabled"));
+                return Err(ApiError::invalid(
+                    "thinking.type",
+                    "`thinking.type` must be enabled or disabled",
+                ));
             }
         };
         thinking.only("budget_tokens", &[], "thoughts count as tokens of the answer")?;

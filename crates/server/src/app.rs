@@ -21,6 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// How long the next part of a body may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// What all requests share.
 pub struct App {
     /// The models.
@@ -208,7 +211,9 @@ async fn bounded(request: Request, limit: usize) -> Result<Request, ApiError> {
     }
     let mut stream = body.into_data_stream();
     let mut bytes: Vec<u8> = Vec::new();
-    while let Some(chunk) = stream.next().await {
+    let slow =
+        |_| ApiError { status: StatusCode::REQUEST_TIMEOUT, ..ApiError::bad_body("the body does not come") };
+    while let Some(chunk) = tokio::time::timeout(PATIENCE, stream.next()).await.map_err(slow)? {
         let chunk = chunk.map_err(|e| ApiError::bad_body(format!("the body ended early: {e}")))?;
         if bytes.len() + chunk.len() > limit {
             return Err(ApiError::too_large(limit));

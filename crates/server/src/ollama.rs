@@ -130,7 +130,10 @@ fn read_messages(list: &[Value]) -> Result<Vec<Message>, ApiError> {
                 }
                 "tool_call_id" => made = made.with(key, value.clone()),
                 _ => {
-                    return Err(ApiError::invalid(at(key), format!("there is no field `{key}` in a message")));
+                    return Err(ApiError::invalid(
+                        at(key),
+                        format!("there is no field `{key}` in a message"),
+                    ));
                 }
             }
         }

@@ -38,7 +38,8 @@ impl Server {
         });
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let told: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}{}", log.lock().unwrap()));
+        let told: Value =
+            serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}{}", log.lock().unwrap()));
         let port = u16::try_from(told["port"].as_u64().unwrap()).unwrap();
         Server { child, port, log, reader: Some(reader) }
     }

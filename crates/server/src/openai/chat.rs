@@ -52,8 +52,12 @@ impl ChatJob {
         let loaded = app.model(self.model.as_deref(), &record).await?;
         let mut conversation = self.conversation;
         conversation.tools = self.tools.told();
-        let prompt = prompt::of_conversation(&loaded, conversation)?;
-        let constraint = format::constraint(&loaded, self.form.as_ref(), &self.tools, prompt.tools)?;
+        // Long texts and large schemas take their time, which is not the runtime's.
+        let (prompt, constraint) = tokio::task::block_in_place(|| {
+            let prompt = prompt::of_conversation(&loaded, conversation)?;
+            let constraint = format::constraint(&loaded, self.form.as_ref(), &self.tools, prompt.tools)?;
+            Ok::<_, ApiError>((prompt, constraint))
+        })?;
         // Marks of thoughts and calls may be control tokens.
         let show_control = prompt.splitter.is_some() || prompt.tools.is_some();
         let request = Request {
@@ -156,7 +160,10 @@ fn read(mut fields: Fields) -> Result<Read, ApiError> {
         None => Map::new(),
         Some(Value::Object(extra)) => extra,
         Some(_) => {
-            return Err(ApiError::invalid("chat_template_kwargs", "`chat_template_kwargs` must be an object"));
+            return Err(ApiError::invalid(
+                "chat_template_kwargs",
+                "`chat_template_kwargs` must be an object",
+            ));
         }
     };
     fields.labels(&["user", "metadata", "safety_identifier", "prompt_cache_key"]);
