@@ -193,9 +193,3 @@ pub fn document() -> Value {
         "security": [{"key": []}, {}],
     })
 }
-
-/// All paths with their methods, for the test that asks each of them.
-#[cfg(test)]
-pub(crate) fn paths() -> impl Iterator<Item = (&'static str, &'static str)> {
-    PATHS.into_iter().map(|(method, path, ..)| (method, path))
-}

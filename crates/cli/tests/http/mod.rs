@@ -145,6 +145,11 @@ impl Reply {
 }
 
 impl Stream {
+    /// The whole answer.
+    pub fn reply(self) -> Reply {
+        read(self.0)
+    }
+
     /// The rest of the body.
     pub fn rest(self) -> String {
         read(self.0).body
