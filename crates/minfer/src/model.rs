@@ -150,7 +150,7 @@ impl Model {
     /// # Errors
     /// The model has no tokenizer, or no token that ends a text.
     pub fn guide(&self) -> Result<&Guide, Error> {
-        let make = || self.tokenizer().and_then(|t| Guide::new(t)).map_err(|e| e.to_string());
+        let make = || self.tokenizer().and_then(Guide::new).map_err(|e| e.to_string());
         let made = self.inner.guide.get_or_init(make);
         made.as_ref().map_err(|why| Error::new(ErrorKind::Model, why.clone()))
     }

@@ -3,7 +3,7 @@
 
 use super::super::print;
 use super::client::{Answer, Ask, Target};
-use super::texts::{Draws, prompt};
+use super::texts::{Counter, Draws, prompt};
 use crate::args::BenchServeArgs;
 use crate::console::note;
 use crate::exit::printable;
@@ -44,7 +44,7 @@ fn texts(args: &BenchServeArgs, target: &Target) -> Result<(Vec<String>, bool)> 
         note!("the server has no /tokenize: a word is taken for a token");
     }
     let count = |text: &str| target.count(text);
-    let count: Option<&dyn Fn(&str) -> Result<usize, String>> = if exact { Some(&count) } else { None };
+    let count: Option<&Counter<'_, String>> = if exact { Some(&count) } else { None };
     let (low, high) = args.prompt_tokens;
     let texts = (0..args.requests).map(|_| {
         let tokens = draws.between(low, high);

@@ -32,12 +32,11 @@ impl Draws {
     }
 }
 
+/// Counts a text's tokens.
+pub type Counter<'a, E> = dyn Fn(&str) -> Result<usize, E> + 'a;
+
 /// A text of about `tokens` tokens. `count` counts a text's tokens; without it a word is taken for a token.
-pub fn prompt<E>(
-    draws: &mut Draws,
-    tokens: usize,
-    count: Option<&dyn Fn(&str) -> Result<usize, E>>,
-) -> Result<String, E> {
+pub fn prompt<E>(draws: &mut Draws, tokens: usize, count: Option<&Counter<'_, E>>) -> Result<String, E> {
     let words: Vec<&str> = (0..tokens).map(|_| WORDS[draws.between(0, WORDS.len() - 1)]).collect();
     let Some(count) = count else { return Ok(words.join(" ")) };
     // The most words that stay within the number: what a start token or a word of two tokens takes is left out.
