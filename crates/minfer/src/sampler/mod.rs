@@ -130,11 +130,15 @@ impl Sampler {
         if self.takes_the_best(mask) {
             return Ok(Sampled { id: best(logits), probability: 1.0 });
         }
-        self.candidates.load(logits);
-        if let Some(mask) = mask {
-            mask.forbidden(logits.len()).for_each(|id| self.candidates.ban(id));
+        if self.begins_with_top_k(mask) {
+            self.candidates.load_best(logits, self.config.top_k);
+        } else {
+            self.candidates.load(logits);
+            if let Some(mask) = mask {
+                mask.forbidden(logits.len()).for_each(|id| self.candidates.ban(id));
+            }
+            self.change_logits()?;
         }
-        self.change_logits()?;
         let drawn = if self.config.temperature == 0.0 {
             let best = self.candidates.best();
             return best.map(|best| Sampled { id: best.id, probability: 1.0 }).ok_or_else(no_logits);
@@ -154,9 +158,23 @@ impl Sampler {
 
     /// Whether it is the largest logit, whatever came before.
     fn takes_the_best(&self, mask: Option<&TokenMask>) -> bool {
+        self.config.temperature == 0.0 && self.leaves_logits(mask)
+    }
+
+    /// Whether all but the `top_k` largest logits are dropped at once.
+    fn begins_with_top_k(&self, mask: Option<&TokenMask>) -> bool {
         let c = &self.config;
-        let plain = c.logit_bias.is_empty() && !penalties::are_on(c) && self.dry.is_none();
-        c.temperature == 0.0 && plain && mask.is_none()
+        c.top_k > 0
+            && c.temperature > 0.0
+            && c.top_n_sigma <= 0.0
+            && self.mirostat.is_none()
+            && self.leaves_logits(mask)
+    }
+
+    /// Whether logits are taken as they are.
+    fn leaves_logits(&self, mask: Option<&TokenMask>) -> bool {
+        let c = &self.config;
+        c.logit_bias.is_empty() && !penalties::are_on(c) && self.dry.is_none() && mask.is_none()
     }
 
     /// Bias and penalties.
