@@ -132,7 +132,7 @@ def openai_checks(checks, server, schemas):
     def tools(choice):
         tool = [{"type": "function", "function": TOOL}]
         said = chat(model=model, messages=user("How is the weather in Oslo?"), tools=tool, tool_choice=choice,
-                    max_tokens=200, seed=1).choices[0]
+                    parallel_tool_calls=False, max_tokens=200, seed=1).choices[0]
         if choice == "auto":
             return said.finish_reason
         expect(said.finish_reason == "tool_calls", said)
@@ -145,7 +145,7 @@ def openai_checks(checks, server, schemas):
     def tool_stream():
         tool = [{"type": "function", "function": TOOL}]
         chunks = chat(model=model, messages=user("Weather in Rome?"), tools=tool, tool_choice="required",
-                      max_tokens=200, seed=1, stream=True)
+                      parallel_tool_calls=False, max_tokens=200, seed=1, stream=True)
         calls = [c for chunk in chunks for c in (chunk.choices[0].delta.tool_calls or [])]
         expect(calls and json.loads(calls[0].function.arguments))
 

@@ -152,13 +152,12 @@ impl ToolParser {
     fn until(&mut self, mark: &str, pieces: &mut Vec<ToolPiece>) -> bool {
         let at = self.held.find(mark);
         let growing = || (1..mark.len()).rev().find(|&n| self.held.ends_with(&mark[..n])).unwrap_or(0);
-        let keep = at.unwrap_or_else(|| self.held.len() - growing());
-        let rest = self.held.split_off(keep);
-        let text = std::mem::replace(&mut self.held, rest);
-        // A line end before a call belongs to the call.
-        let text = if at.is_some() { text.trim_end() } else { text.as_str() };
+        let end = at.unwrap_or_else(|| self.held.len() - growing());
+        // White space before a call belongs to the call, so it waits for what comes.
+        let text = self.held[..end].trim_end().to_string();
+        self.held.drain(..if at.is_some() { end } else { text.len() });
         if !text.is_empty() {
-            pieces.push(ToolPiece::Text(text.to_string()));
+            pieces.push(ToolPiece::Text(text));
         }
         self.inside = at.is_some();
         self.inside
