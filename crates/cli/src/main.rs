@@ -26,7 +26,10 @@ fn main() -> ExitCode {
             if let Err(e) = minfer::prepare_memory() {
                 return ended(Err(e.into()));
             }
-            terminal::restore_on_termination();
+            // A server ends in its own way.
+            if !matches!(cli.command, args::Command::Serve(_)) {
+                terminal::restore_on_termination();
+            }
             console::end_on_interrupt();
             ended(commands::dispatch(cli.command))
         }

@@ -71,14 +71,20 @@ impl ModelFile {
         }
     }
 
+    /// The text of the chat template in the file, if it has one.
+    ///
+    /// # Errors
+    /// It is no text.
+    pub fn chat_template_source(&self) -> Result<Option<&str>, Error> {
+        self.gguf.metadata.str("tokenizer.chat_template").map_err(|e| Error::model(&self.path, e))
+    }
+
     /// The chat template in the file, if it has one.
     ///
     /// # Errors
     /// The template does not parse, or the file has no tokenizer.
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>, Error> {
-        let key = "tokenizer.chat_template";
-        let source = self.gguf.metadata.str(key).map_err(|e| Error::model(&self.path, e))?;
-        let Some(source) = source else { return Ok(None) };
+        let Some(source) = self.chat_template_source()? else { return Ok(None) };
         let template = ChatTemplate::for_tokenizer(source, self.tokenizer()?);
         template.map(Some).map_err(|e| Error::model(&self.path, e))
     }

@@ -16,6 +16,12 @@ pub struct Knob {
 /// Those that only minfer defines, in alphabetical order.
 pub const KNOBS: &[Knob] = &[
     Knob {
+        name: "MINFER_API_KEY",
+        value: "text",
+        default: "unset",
+        help: "a key that requests to `serve` must show, besides those of `--api-key` and `--api-key-file`",
+    },
+    Knob {
         name: "MINFER_CHAOS_FAULT",
         value: "node | lost | timeout | memory, then :COUNT",
         default: "unset",

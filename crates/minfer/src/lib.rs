@@ -23,11 +23,14 @@
 
 mod batch;
 mod ceilings;
+mod constraint;
 mod conversation;
 mod devices;
+pub mod engine;
 mod error;
 mod file;
 mod generate;
+mod guided;
 mod knobs;
 mod kv_cache;
 mod load;
@@ -46,13 +49,15 @@ mod stop;
 
 pub use batch::{Batch, Wanted};
 pub use ceilings::{Ceilings, MachineProbe};
+pub use constraint::{Constraint, ConstraintFactory, TokenMask};
 pub use conversation::{Conversation, Entry, Overflow, Speaker, Turn};
 pub use devices::{DEVICE_KINDS, DeviceChoice, DeviceInfo, InstructionSet, devices};
 pub use error::{Error, ErrorKind};
 pub use file::ModelFile;
 pub use generate::{Answer, Finish, GenerateOptions, generate};
+pub use guided::{Grammar, Guide};
 pub use knobs::{KNOBS, Knob, OTHER_VARIABLES, knob_value};
-pub use kv_cache::SeqId;
+pub use kv_cache::{PageCounts, SeqId};
 pub use load::{LoadMode, LoadProgress};
 pub use logprobs::{LogProbs, top_k};
 pub use memory::{DeviceMemory, MemoryForecast, check_memory, choose_load, forecast, prepare_memory};

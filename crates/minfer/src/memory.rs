@@ -8,7 +8,7 @@ use crate::plans::stage_plan;
 use crate::session::SessionOptions;
 use minfer_cpu::AddressSpace;
 use minfer_gguf::{Array, Value};
-use minfer_graph::{BackendKind, BackendTag, Backends, PAGE, Plan};
+use minfer_graph::{BackendKind, BackendTag, Backends, Plan};
 use minfer_models::{ModelSpec, Stage};
 
 /// Bytes on a device by what they are for.
@@ -219,7 +219,7 @@ pub(crate) fn device_memory(
 ) -> Result<(Plan, Vec<DeviceMemory>), Error> {
     let planned = stage_plan(spec, options, layout, backends, Stage::Full, 0)?;
     let Homes { weights, kv_layers, .. } = layout.homes(spec, backends)?;
-    let n_pages = options.n_ctx.div_ceil(PAGE) as u64 * options.max_seqs as u64;
+    let n_pages = options.n_pages() as u64;
     let mut list = Vec::new();
     for tag in layout.tags() {
         let placed = weights.iter().filter(|(_, tags)| tags.contains(&tag));

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::file::ModelFile;
+use crate::guided::Guide;
 use crate::load::{LoadMode, LoadProgress, load_weights};
 use crate::placement::{Homes, Layout};
 use minfer_graph::{BackendTag, Backends, KvShape};
@@ -10,7 +11,7 @@ use minfer_text::Tokenizer;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// How a model is loaded.
 #[derive(Default)]
@@ -36,6 +37,7 @@ struct Inner {
     kv_layers: Vec<(KvShape, BackendTag)>,
     backends: Mutex<Backends>,
     device: String,
+    guide: OnceLock<Result<Guide, String>>,
 }
 
 /// A loaded model. Cheap to clone; clones share the weights.
@@ -82,7 +84,18 @@ impl Model {
             device += &format!(", {n_refused} nodes not where their blocks are (`minfer graph` says why)");
         }
         let backends = Mutex::new(backends);
-        Ok(Model { inner: Arc::new(Inner { file, spec, id, layout, kv_layers, backends, device }) })
+        Ok(Model {
+            inner: Arc::new(Inner {
+                file,
+                spec,
+                id,
+                layout,
+                kv_layers,
+                backends,
+                device,
+                guide: OnceLock::new(),
+            }),
+        })
     }
 
     /// The opened file.
@@ -130,6 +143,22 @@ impl Model {
     /// As [`ModelFile::tokenizer`].
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
         self.inner.file.tokenizer()
+    }
+
+    /// What grammars for its answers are made with; made when it is first asked for.
+    ///
+    /// # Errors
+    /// The model has no tokenizer, or no token that ends a text.
+    pub fn guide(&self) -> Result<&Guide, Error> {
+        let make = || self.tokenizer().and_then(Guide::new).map_err(|e| e.to_string());
+        let made = self.inner.guide.get_or_init(make);
+        made.as_ref().map_err(|why| Error::new(ErrorKind::Model, why.clone()))
+    }
+
+    /// After a panic of a thread that used the devices: they are used again. Whoever calls this lets go of all that the
+    /// panic may have left half done.
+    pub(crate) fn forgive_panic(&self) {
+        self.inner.backends.clear_poison();
     }
 
     pub(crate) fn backends(&self) -> Result<MutexGuard<'_, Backends>, Error> {

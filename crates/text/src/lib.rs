@@ -27,6 +27,7 @@ mod split;
 mod spm;
 pub mod template;
 mod tokenizer;
+mod tools;
 mod trie;
 mod ugm;
 mod vocab;
@@ -38,6 +39,7 @@ pub use reasoning::{Reasoning, ReasoningSplitter, Thought};
 pub use split::PreTokenizer;
 pub use template::{ChatTemplate, LocalTime, Message, RenderInput, Rendered};
 pub use tokenizer::{EncodeOptions, Tokenizer};
+pub use tools::{ToolFormat, ToolParser, ToolPiece};
 pub use vocab::{TokenKind, VocabSource};
 
 /// A stretch of a prompt.

@@ -1,14 +1,18 @@
 //! The command line.
 
 mod llama;
+mod load;
 mod mistakes;
 mod model;
 mod sampling;
+mod serve;
 
 pub use llama::long_names;
+pub use load::{BenchServeArgs, BenchVerb};
 pub use mistakes::without_guesses;
 pub use model::{Load, ModelOptions};
 pub use sampling::{LimitOptions, SamplingOptions, TemplateOptions, check_template_variables};
+pub use serve::ServeArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use minfer::Overflow;
@@ -43,6 +47,11 @@ pub enum Command {
     /// stdout gets the answers alone, and the first error ends the program with its exit code, a conversation that the
     /// chat template refuses among them.
     Chat(ChatArgs),
+    /// A server for many clients: the interfaces of OpenAI, Anthropic and Ollama
+    ///
+    /// SIGTERM and an interrupt end it: it takes nothing new, running answers go on to their end for as long as --grace
+    /// says, and the exit code is 0. A second one ends it at once.
+    Serve(ServeArgs),
     /// Token ids of a text
     Tokenize(TokenizeArgs),
     /// Metadata and all tensors of a model
@@ -223,7 +232,10 @@ pub struct EvalArgs {
 }
 
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    #[command(subcommand)]
+    pub verb: Option<BenchVerb>,
     #[arg(value_name = "MODEL", help = MODEL_HELP)]
     pub name: Option<String>,
     /// Tokens of the prefill test, several with commas; 0 leaves it out

@@ -8,6 +8,7 @@ mod info;
 mod models;
 mod plan;
 mod run;
+mod serve;
 mod tables;
 mod tokenize;
 
@@ -21,6 +22,7 @@ pub fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::run(args),
+        Command::Serve(args) => serve::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Eval(args) => eval::run(&args),

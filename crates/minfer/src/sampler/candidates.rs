@@ -39,6 +39,14 @@ fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
+/// Logits that are compared at once.
+const BLOCK: usize = 64;
+
+/// How many candidates gather before the k best of them are chosen.
+fn room(k: usize) -> usize {
+    k.saturating_mul(4).max(256)
+}
+
 impl Candidates {
     /// All tokens with finite logits.
     pub(super) fn load(&mut self, logits: &[f32]) {
@@ -122,6 +130,35 @@ impl Candidates {
         &self.list[..n]
     }
 
+    /// The `k` best tokens, as [`Candidates::load`] and then [`Candidates::keep_best`] would leave them, without a list of all.
+    pub(super) fn load_best(&mut self, logits: &[f32], k: usize) {
+        if k >= logits.len() {
+            return self.load(logits);
+        }
+        self.list.clear();
+        (self.sorted, self.banned) = (false, 0);
+        let room = room(k);
+        let mut least = f32::NEG_INFINITY;
+        // Few logits pass once some are there, so blocks without any are left out with one comparison each.
+        for (b, block) in logits.chunks(BLOCK).enumerate() {
+            if !block.iter().fold(false, |any, &x| any | (x >= least)) {
+                continue;
+            }
+            for (i, &logit) in block.iter().enumerate() {
+                if logit < least {
+                    continue;
+                }
+                self.list.push(Candidate { id: (b * BLOCK + i) as u32, logit });
+                if self.list.len() == room {
+                    self.list.select_nth_unstable_by(k - 1, best_first);
+                    self.list.truncate(k);
+                    least = self.list[k - 1].logit;
+                }
+            }
+        }
+        self.cut_to(k);
+    }
+
     /// Keeps the k best. One pass: those that can still be among them gather at the front, and whenever they are
     /// many the k best of them are chosen. Nothing larger than that is ever sorted.
     pub(super) fn keep_best(&mut self, k: usize) {
@@ -129,7 +166,7 @@ impl Candidates {
         if self.sorted || k >= n {
             return self.list.truncate(k);
         }
-        let room = k.saturating_mul(4).max(256);
+        let room = room(k);
         let (mut kept, mut least) = (0, f32::NEG_INFINITY);
         for i in 0..n {
             let candidate = self.list[i];
@@ -144,7 +181,12 @@ impl Candidates {
             }
         }
         self.list.truncate(kept);
-        if k < kept {
+        self.cut_to(k);
+    }
+
+    /// The k best of those that are left, in no order.
+    fn cut_to(&mut self, k: usize) {
+        if k < self.list.len() {
             self.list.select_nth_unstable_by(k - 1, best_first);
             self.list.truncate(k);
         }
@@ -235,7 +277,39 @@ impl Candidates {
     }
 
     #[cfg(test)]
+    pub(super) fn all(&self) -> &[Candidate] {
+        &self.list
+    }
+
+    #[cfg(test)]
     pub(super) fn ids(&self) -> Vec<u32> {
         self.list.iter().map(|c| c.id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_are_loaded_as_they_would_be_kept() {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state >> 40
+        };
+        for n in [1, 63, 64, 65, 300, 5000] {
+            for k in [1, 2, 40, 64, 100, 4999, 6000] {
+                // Many are equal, and some are both zeros.
+                let logits: Vec<f32> =
+                    (0..n).map(|_| (next() % 97) as f32 * if next() % 2 == 0 { 0.5 } else { -0.5 }).collect();
+                let (mut a, mut b) = (Candidates::default(), Candidates::default());
+                a.load(&logits);
+                a.keep_best(k);
+                b.load_best(&logits, k);
+                b.keep_best(k);
+                assert_eq!(a.all(), b.all(), "{n} {k}");
+            }
+        }
     }
 }

@@ -29,6 +29,7 @@ mod tests;
 pub use bias::LogitBias;
 pub use config::{Mirostat, SamplerConfig};
 
+use crate::constraint::TokenMask;
 use crate::error::{Error, ErrorKind};
 use candidates::Candidates;
 use dry::Dry;
@@ -117,9 +118,27 @@ impl Sampler {
     /// [`ErrorKind::NonFinite`] if a logit is NaN or infinite. [`ErrorKind::Input`] if there are no logits, if a
     /// logit bias names a token that there is not, or if all tokens are banned.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Sampled, Error> {
+        self.sample_among(logits, None)
+    }
+
+    /// Picks a token that a mask allows, if there is one; does not count it as accepted.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`], and if the mask and the biases together ban all tokens.
+    pub fn sample_among(&mut self, logits: &[f32], mask: Option<&TokenMask>) -> Result<Sampled, Error> {
         check_finite(logits)?;
-        self.candidates.load(logits);
-        self.change_logits()?;
+        if self.takes_the_best(mask) {
+            return Ok(Sampled { id: best(logits), probability: 1.0 });
+        }
+        if self.begins_with_top_k(mask) {
+            self.candidates.load_best(logits, self.config.top_k);
+        } else {
+            self.candidates.load(logits);
+            if let Some(mask) = mask {
+                mask.forbidden(logits.len()).for_each(|id| self.candidates.ban(id));
+            }
+            self.change_logits()?;
+        }
         let drawn = if self.config.temperature == 0.0 {
             let best = self.candidates.best();
             return best.map(|best| Sampled { id: best.id, probability: 1.0 }).ok_or_else(no_logits);
@@ -135,6 +154,27 @@ impl Sampler {
         };
         let drawn = drawn.ok_or_else(no_logits)?;
         Ok(Sampled { id: drawn.id, probability: drawn.weight / drawn.total })
+    }
+
+    /// Whether it is the largest logit, whatever came before.
+    fn takes_the_best(&self, mask: Option<&TokenMask>) -> bool {
+        self.config.temperature == 0.0 && self.leaves_logits(mask)
+    }
+
+    /// Whether all but the `top_k` largest logits are dropped at once.
+    fn begins_with_top_k(&self, mask: Option<&TokenMask>) -> bool {
+        let c = &self.config;
+        c.top_k > 0
+            && c.temperature > 0.0
+            && c.top_n_sigma <= 0.0
+            && self.mirostat.is_none()
+            && self.leaves_logits(mask)
+    }
+
+    /// Whether logits are taken as they are.
+    fn leaves_logits(&self, mask: Option<&TokenMask>) -> bool {
+        let c = &self.config;
+        c.logit_bias.is_empty() && !penalties::are_on(c) && self.dry.is_none() && mask.is_none()
     }
 
     /// Bias and penalties.
@@ -169,6 +209,12 @@ impl Sampler {
             filters::exclude_top(c.xtc_threshold, candidates);
         }
     }
+}
+
+/// Place of the largest; of equal ones the first.
+fn best(logits: &[f32]) -> u32 {
+    let larger = |best: (usize, f32), (i, &x): (usize, &f32)| if x > best.1 { (i, x) } else { best };
+    logits.iter().enumerate().fold((0, f32::NEG_INFINITY), larger).0 as u32
 }
 
 /// A number from 0 to below 1.

@@ -8,7 +8,7 @@ pub use options::{GraphTrace, SessionOptions};
 
 use crate::batch::{Batch, Wanted};
 use crate::error::{Error, ErrorKind};
-use crate::kv_cache::{KvCache, SeqId};
+use crate::kv_cache::{KvCache, PageCounts, SeqId};
 use crate::model::Model;
 use crate::plans::stage_plan;
 use minfer_graph::{
@@ -144,7 +144,7 @@ impl Session {
     pub fn new(model: &Model, options: SessionOptions) -> Result<Session, Error> {
         options.check(model.spec())?;
         let max_pages = options.n_ctx.div_ceil(PAGE);
-        let n_pages = max_pages * options.max_seqs;
+        let n_pages = options.n_pages();
         let mut backends = model.backends()?;
         let storage = KvStorage::new(&mut backends, model.kv_layers(), n_pages, options.kv_types)?;
         drop(backends);
@@ -192,6 +192,11 @@ impl Session {
     pub fn plan(&mut self, stage: Stage) -> Result<&Plan, Error> {
         self.compile(stage)?;
         Ok(&self.compiled[&stage].plan)
+    }
+
+    /// The last step's logits.
+    pub fn logits(&self) -> &Logits {
+        &self.logits
     }
 
     /// The last step's logits and layer 0's KV regions, as the devices hold them, for comparing runs.
@@ -244,6 +249,50 @@ impl Session {
     /// The sequence does not exist.
     pub fn truncate(&mut self, seq: SeqId, len: usize) -> Result<(), Error> {
         self.kv.truncate(seq, len)
+    }
+
+    /// A new sequence that begins with all positions of another. What they share is computed and kept once.
+    ///
+    /// # Errors
+    /// The sequence does not exist, or all `max_seqs` are in use.
+    pub fn fork(&mut self, seq: SeqId) -> Result<SeqId, Error> {
+        self.kv.fork(seq)
+    }
+
+    /// Gives an empty sequence what is kept of a beginning of `tokens`, in whole pages and at least one token short of all;
+    /// returns how many tokens need not be computed.
+    ///
+    /// # Errors
+    /// The sequence does not exist or is not empty.
+    pub fn adopt_prefix(&mut self, seq: SeqId, tokens: &[u32]) -> Result<usize, Error> {
+        self.kv.adopt(seq, tokens)
+    }
+
+    /// Keeps a sequence's full pages for [`Session::adopt_prefix`], until they are needed for something else. `tokens` are
+    /// those that were appended to it, in order.
+    ///
+    /// # Errors
+    /// The sequence does not exist.
+    pub fn keep_prefix(&mut self, seq: SeqId, tokens: &[u32]) -> Result<(), Error> {
+        self.kv.keep(seq, tokens)
+    }
+
+    /// Forgets all that [`Session::keep_prefix`] kept.
+    pub fn clear_prefixes(&mut self) {
+        self.kv.clear_kept();
+    }
+
+    /// The pages of the KV cache.
+    pub fn page_counts(&self) -> PageCounts {
+        self.kv.counts()
+    }
+
+    /// Pages that `n` more positions of a sequence would take.
+    ///
+    /// # Errors
+    /// The sequence does not exist.
+    pub fn pages_for(&self, seq: SeqId, n: usize) -> Result<usize, Error> {
+        self.kv.missing(seq, n)
     }
 
     /// Appends the batch's tokens to their sequences and computes the wanted logits. A batch larger than
@@ -348,7 +397,9 @@ impl Session {
             return Err(Error::new(ErrorKind::Cancelled, "cancelled"));
         }
         for piece in pieces {
-            self.kv.reserve(piece.seq, piece.range.len())?;
+            if let Some(copy) = self.kv.reserve(piece.seq, piece.range.len())? {
+                self.copy_page(copy)?;
+            }
         }
         self.fill_step(batch, pieces)?;
         self.compile(stage)?;
@@ -385,6 +436,17 @@ impl Session {
         drop(backends);
         for piece in pieces {
             self.kv.advance(piece.seq, piece.range.len())?;
+        }
+        Ok(())
+    }
+
+    /// Copies a page of every layer, from and to.
+    fn copy_page(&mut self, copy: (usize, usize)) -> Result<(), Error> {
+        let mut backends = self.model.backends()?;
+        for region in self.kv.storage.regions() {
+            let backend = region.backend;
+            let copied = backends.get_mut(backend)?.copy_pages(region.pair, &[copy]);
+            copied.map_err(|source| minfer_graph::GraphError::Backend { backend, source })?;
         }
         Ok(())
     }

@@ -20,6 +20,9 @@ pub struct SessionOptions {
     pub n_batch: usize,
     /// Sequences that can exist at once.
     pub max_seqs: usize,
+    /// Pages of 64 positions in the KV cache; `None`: as many as `max_seqs` whole contexts take. With fewer, sequences
+    /// share what there is.
+    pub kv_pages: Option<usize>,
     /// Element type of the KV cache.
     pub kv_types: KvTypes,
     /// Which fusions may be applied.
@@ -34,6 +37,7 @@ impl Default for SessionOptions {
             n_ctx: 8192,
             n_batch: 512,
             max_seqs: 1,
+            kv_pages: None,
             kv_types: KvType::F16.into(),
             fusions: FusionSwitches::default(),
             graph_trace: None,
@@ -53,6 +57,7 @@ impl SessionOptions {
             return Err(Error::input(self.too_long(spec)));
         }
         let limits = [
+            ("a number of pages", self.kv_pages.unwrap_or(1), MOST_ROWS / PAGE),
             ("a context", self.n_ctx, MOST_ROWS),
             ("a batch size", self.n_batch, MOST_ROWS),
             ("a number of sequences", self.max_seqs, MOST_SEQS),
@@ -67,6 +72,11 @@ impl SessionOptions {
 }
 
 impl SessionOptions {
+    /// Pages of the KV cache.
+    pub fn n_pages(&self) -> usize {
+        self.kv_pages.unwrap_or_else(|| self.n_ctx.div_ceil(PAGE).saturating_mul(self.max_seqs))
+    }
+
     /// What is wrong with a context beyond the model's, and that memory would not allow it either.
     fn too_long(&self, spec: &ModelSpec) -> String {
         let (n_ctx, trained) = (self.n_ctx, spec.n_ctx_train);
@@ -74,7 +84,8 @@ impl SessionOptions {
             let (k, v) = self.kv_types.page_bytes(&shape);
             (k + v) as u64
         });
-        let pages = (n_ctx.div_ceil(PAGE) as u64).checked_mul(self.max_seqs as u64);
+        let whole = (n_ctx.div_ceil(PAGE) as u64).checked_mul(self.max_seqs as u64);
+        let pages = self.kv_pages.map_or(whole, |pages| Some(pages as u64));
         let cache = pages.and_then(|pages| pages.checked_mul(per_page.sum()));
         // No number of bytes has more digits: there is nothing to say of its memory.
         let Some(cache) = cache.map(|bytes| bytes >> 20) else {

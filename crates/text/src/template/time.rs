@@ -65,6 +65,14 @@ impl LocalTime {
         Self::from_unix(i64::try_from(seconds).unwrap_or(0))
     }
 
+    /// As RFC 3339 writes a moment in UTC: `2026-12-01T09:30:00Z`.
+    pub fn rfc3339(&self) -> String {
+        let (hours, minutes, seconds) =
+            (self.second_of_day / 3600, self.second_of_day / 60 % 60, self.second_of_day % 60);
+        let LocalTime { year, month, day, .. } = self;
+        format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}Z")
+    }
+
     /// Days since the first of January.
     fn day_of_year(&self) -> i64 {
         let leap = self.year % 4 == 0 && self.year % 100 != 0 || self.year % 400 == 0;

@@ -6,7 +6,8 @@ use toml::{Table, Value};
 
 /// Which crates each crate may use. An edge that is not here is a decision to be taken, not an accident.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("minfer-cli", &["minfer"]),
+    ("minfer-cli", &["minfer", "minfer-server"]),
+    ("minfer-server", &["minfer"]),
     ("minfer", &["minfer-models", "minfer-cpu", "minfer-graph", "minfer-text", "minfer-gguf"]),
     ("minfer-models", &["minfer-graph", "minfer-gguf"]),
     ("minfer-cpu", &["minfer-graph", "minfer-gguf"]),

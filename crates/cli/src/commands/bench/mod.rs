@@ -1,10 +1,13 @@
 //! `minfer bench`: prefill and decode rates, measured as `llama-bench` does (no tokenising, no sampling), beside what the
 //! machine could do at that moment.
 
+mod client;
 mod report;
+mod serve;
+mod texts;
 mod work;
 
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, BenchVerb};
 use crate::exit::Usage;
 use crate::inputs;
 use anyhow::Result;
@@ -20,6 +23,9 @@ const WARM_UP: usize = 8;
 const LONG: usize = 1024;
 
 pub fn run(args: &BenchArgs) -> Result<()> {
+    if let Some(BenchVerb::Serve(serve)) = &args.verb {
+        return serve::run(serve);
+    }
     if args.ceilings {
         let probe = MachineProbe::new(args.model.threads)?;
         return report::ceilings(&probe, probe.measure()?, args.json);
