@@ -56,6 +56,7 @@ fn two_hundred_clients_that_go_change_no_neighbour() {
     assert_eq!(one(&engine, request(0)), alone[0]);
 }
 
+/// R52: those in the step hear of it, the engine lives on.
 #[test]
 fn a_panic_fails_its_step_and_the_next_request_works() {
     let (_file, model) = model();

@@ -4,6 +4,7 @@ use minfer::engine::Engine;
 use minfer::text::ChatTemplate;
 use minfer::{Error, Model};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A model that is there to be used.
@@ -11,7 +12,7 @@ pub struct Loaded {
     /// The model.
     pub model: Model,
     /// What runs it.
-    pub engine: Engine,
+    pub engine: Arc<Engine>,
     /// Its chat template, or why it cannot be chatted with.
     pub template: Result<Template, String>,
 }

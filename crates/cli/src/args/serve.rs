@@ -15,7 +15,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub host: IpAddr,
     /// The port; 0: any that is free. Which one stands in the line on stdout
-    #[arg(long, value_name = "N", default_value_t = 8080)]
+    #[arg(long, value_name = "N", default_value_t = 8080, allow_negative_numbers = true)]
     pub port: u16,
     /// Sequences that run at once, each with a context of its own (also -np)
     #[arg(long, alias = "np", value_name = "N", default_value_t = 8, allow_negative_numbers = true,

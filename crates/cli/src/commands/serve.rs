@@ -12,6 +12,7 @@ use minfer::{Layout, LoadMode, LoadOptions, Model, ModelFile, SessionOptions, kn
 use minfer_server::{Config, Loaded, Source, Template, serve};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub fn run(args: &ServeArgs) -> Result<()> {
@@ -146,7 +147,7 @@ fn load_model(plan: &Plan) -> Result<Loaded, minfer::Error> {
         progress: None,
     };
     let model = Model::from_file(file, options)?;
-    let engine = Engine::start(&model, plan.engine.clone())?;
+    let engine = Arc::new(Engine::start(&model, plan.engine.clone())?);
     let template = template(&model);
     Ok(Loaded { model, engine, template })
 }
