@@ -221,7 +221,8 @@ def anthropic_checks(checks, server):
     def tools():
         tool = {"name": TOOL["name"], "description": TOOL["description"], "input_schema": TOOL["parameters"]}
         question = user("How is the weather in Oslo?")
-        said = create(model=model, max_tokens=200, messages=question, tools=[tool], tool_choice={"type": "any"})
+        said = create(model=model, max_tokens=200, messages=question, tools=[tool], extra_body={"seed": 1},
+                      tool_choice={"type": "any", "disable_parallel_tool_use": True})
         expect(said.stop_reason == "tool_use", said)
         call = next(block for block in said.content if block.type == "tool_use")
         expect(list(call.input) == ["city"])
