@@ -23,7 +23,7 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]
-LONG = "Count from one to two hundred in words."
+LONG = "Write a very long story about a ship, with many details."
 
 
 def hold(what, why):
